@@ -131,7 +131,9 @@ def command(
     show_plan(chosen.lock, proposal)
     if not proposal.busy:
         return nothing_to_do(chosen, proposal, output)
-    options.ask(f"change {fold(plan.name for plan in proposal.busy)}", yes=yes or check)
+    changing = [plan.name for plan in proposal.busy if consent.downgrade or not plan.newer]
+    if changing:  # the others are refused, without a question
+        options.ask(f"change {fold(changing)}", yes=yes or check)
     return carry_out(chosen, proposal, how, consent, output, verified=not no_verify)
 
 

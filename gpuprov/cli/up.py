@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import waiting
+from gpuprov.cli.common.terminal import Declined, waiting
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.model.connection import LOCAL
 
@@ -208,7 +208,7 @@ class Server:
 
         Raises:
             InvalidInput: there is neither a terminal nor --yes.
-            click.Abort: the answer is no.
+            Declined: the answer is no.
         """
         self._show_key()
         trust = "trust this host key, " if self.unknown else ""
@@ -222,7 +222,7 @@ class Server:
                 "Continue?", type=click.Choice(("y", "p", "n")), default="n", show_default=False, err=True
             )
             if answer == "n":
-                raise click.Abort
+                raise Declined(what)
             self.agreed = answer == "y"
         self._pin()
 
@@ -327,7 +327,12 @@ class Server:
             if not proposal.unanswered:
                 self.trust()
             return nothing_to_do(chosen, proposal, output)
-        self.trust(before=f"change {self.host}, and reboot it if needed")
+        try:
+            self.trust(before=f"change {self.host}, and reboot it if needed")
+        except Declined:
+            again = f"to continue, also after a change of {self.fleet}: gpuprov up {self.host}"
+            options.note(f"{self.host} was not changed; {again}")
+            raise
         code = carry_out(chosen, proposal, how, Consent(reboot=True), output)
         if code == Exit.OK:
             options.note(f"commit {self.fleet} and {self.lock_path}; what differs from now on: gpuprov drift")

@@ -96,7 +96,10 @@ def advices(
             text = f"{text}, and {beyond}"
         needs = _needs(each.component, fixed, group, catalog) if fixed else ""
         text = f"{text}, which needs {needs}" if needs else text
-        yield Advice(each, text, _do(name, group, each, fixed, stated) if fixed else "")
+        # `lock` cannot change the Docker of the system, so that a command would be without effect.
+        without_effect = needs and each.component == "container_toolkit"
+        do = _do(name, group, each, fixed, stated) if fixed and not without_effect else ""
+        yield Advice(each, text, do)
 
 
 def _of_another_line(exposed: Exposure, gpu: GpuModel, catalog: Catalog) -> Version | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -157,7 +158,7 @@ def _complaint(document: Marked, shape: type[BaseModel], at: Path_, error: Any, 
             path,
             f"unknown key {key!r} in {dotted(at + tuple(parents))}",
             expected="one of " + ", ".join(known),
-            do=did_you_mean(str(key), known) or others,
+            do=did_you_mean(str(key), known) or _deeper(shape, tuple(parents), key, known) or others,
         )
     if error["type"] == "missing":
         expected = MISSING.get(str(path[-1]), "")
@@ -231,6 +232,16 @@ def _keys_at(shape: type[BaseModel], path: Path_) -> set[str]:
         if inner is not None:
             shape = inner
     return {field.alias or name for name, field in shape.model_fields.items()}
+
+
+def _deeper(shape: type[BaseModel], path: Path_, key: str | int, known: Iterable[str]) -> str:
+    """Suggest the place of a key in a record below `path`: `did you mean 'tuning.sysctl'?`; or empty."""
+    here = _keys_at(shape, path)
+    for each in known:
+        below = _keys_at(shape, (*path, each))
+        if key in below and below != here:
+            return f"did you mean {f'{each}.{key}'!r}?"
+    return ""
 
 
 def _record_in(annotation: Any) -> type[BaseModel] | None:

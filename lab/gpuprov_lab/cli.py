@@ -71,7 +71,9 @@ def up(
     from gpuprov_lab.variants import with_control_groups, with_network_parameters
 
     if fleet and not profile:
-        raise InvalidInput("--fleet without --profile", do="name the nodes' profile: --profile NAME")
+        raise InvalidInput(
+            "--fleet without --profile", do="--profile NAME, of those that `gpuprov inventory profiles` lists"
+        )
     if mirror and not fleet:
         raise InvalidInput("--mirror without --fleet", do="name the file that states it: --fleet fleet.yml")
     lab = _lab(lab_name)
@@ -82,6 +84,11 @@ def up(
         fleet.write_text(lab.fleet(profile, mirror=mirror))
         note(f"lab: wrote {fleet}")
     _show({lab_name: nodes}, output)
+    if nodes and not fleet:
+        note(
+            f"lab: to log in: gpuprov lab ssh --name {lab_name} {nodes[0].name}; to set it up: gpuprov up"
+            f" -i {lab.identity_file} --known-hosts {lab.known_hosts} root@{nodes[0].address}"
+        )
     return Exit.OK
 
 

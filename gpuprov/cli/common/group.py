@@ -13,7 +13,7 @@ import click
 from gpuprov import __version__
 from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.logs import failed, kept, with_verbosity
-from gpuprov.cli.common.terminal import show
+from gpuprov.cli.common.terminal import Declined, show
 from gpuprov.cli.common.verbs import ADDED, VERBS, overview
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, did_you_mean
 
@@ -155,6 +155,9 @@ def _run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return Exit.USAGE
+    except Declined as no:
+        show(f"gpuprov: you answered no to: {no}", err=True)
+        return Exit.INTERRUPTED
     except (KeyboardInterrupt, click.Abort):
         show("gpuprov: interrupted", err=True)
         return Exit.INTERRUPTED

@@ -16,7 +16,7 @@ import click
 
 from gpuprov.cli.common import completion
 from gpuprov.cli.common.logs import said
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import Declined, show, tell
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import json_text
 
@@ -254,12 +254,14 @@ def ask(what: str, *, yes: bool) -> None:
 
     Raises:
         InvalidInput: there is neither a terminal nor --yes.
+        Declined: the answer is no.
     """
     if yes:
         return
     if not sys.stdin.isatty():
         raise InvalidInput(f"would {what}; confirmation is needed, but there is no terminal", do="add --yes")
-    click.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+    if not click.confirm(f"{what[0].upper()}{what[1:]}?", err=True):
+        raise Declined(what)
 
 
 def select(lock: Lock, nodes: Iterable[str], limit: str | None) -> list[str]:
@@ -335,11 +337,11 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows in aligned columns on stdout, the head first."""
+    """Print rows in aligned columns on stdout, the head first; on a terminal folded between words."""
     from gpuprov.report.table import aligned
 
     for line in aligned(rows):
-        say(line)
+        tell(line)
 
 
 def warn(text: str) -> None:

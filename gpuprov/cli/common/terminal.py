@@ -26,6 +26,10 @@ COLOURS = (
 SLOW_S = 0.5
 
 
+class Declined(click.Abort):
+    """The answer no to a question; its argument is the action that was not done."""
+
+
 def colourful(stream: TextIO) -> bool:
     """Return whether output is coloured: on a terminal, unless NO_COLOR is set or TERM is `dumb`.
 
@@ -40,8 +44,14 @@ def say(line: object = "") -> None:
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Write lines that gpuprov generated, or a whole document, to stdout or stderr."""
+    """Write lines that gpuprov generated, or a whole document, to stdout or stderr.
+
+    Lines on a terminal's stderr are folded between words.
+    """
     text = printable(text)
+    if err and sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        text = "\n".join(part for line in text.split("\n") for part in folded(line, width))
     if not (err and print_above(text)):
         click.echo(text, err=err, nl=not text.endswith("\n"))
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.apply.plan import NodePlan
+from gpuprov.apply.proposal import Proposal
 from gpuprov.cli.common import options
 from gpuprov.cli.common.group import run
 from gpuprov.cli.schedule import closed
+from gpuprov.drift.judge import Difference
+from gpuprov.errors import Exit
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from tests import RECORDED_LOCK
 
@@ -156,9 +160,27 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_reported_of(
 def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text))
+    monkeypatch.setattr("click.confirm", lambda text, **_: asked.append(text) or True)
     options.ask("change GPU[1-2]", yes=False)
     assert asked == ["Change GPU[1-2]?"]
+
+
+@pytest.mark.parametrize(("words", "asked"), [("", False), (" --allow-downgrade", True)])
+def test_a_run_that_refuses_every_node_asks_nothing(
+    words: str, asked: bool, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    write_lock(lock, folder / "fleet.lock.yml")
+    [name] = lock.hosts()
+    newer = Difference(
+        "driver.packages", {"libcuda1": "1"}, {"libcuda1": "2"}, "error", "nvidia_driver", False
+    )
+    plan = NodePlan(name, ("nvidia_driver",), False, (newer,), ())
+    monkeypatch.setattr("gpuprov.cli.apply.proposed", lambda *_, **__: Proposal([], [plan]))
+    monkeypatch.setattr("gpuprov.cli.apply.show_plan", lambda *_: None)
+    monkeypatch.setattr("gpuprov.cli.apply.carry_out", lambda *_, **__: Exit.REFUSED)
+    said = screen(f"apply{words}", capsys, Exit.USAGE if asked else Exit.REFUSED)
+    assert (f"would change {name}; confirmation is needed" in said) == asked
 
 
 @pytest.mark.parametrize(

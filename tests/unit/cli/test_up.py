@@ -189,9 +189,15 @@ def test_the_same_line_continues(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     assert site.applied == [["gpu1"]]
 
 
-def test_a_changed_fleet_is_locked_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_fleet_is_locked_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdin", Typed("n\n"))
-    site.up()
+    assert site.up() == Exit.INTERRUPTED
+    *_, again, end = capsys.readouterr().err.splitlines()
+    assert f" {site.host} was not changed; to continue, also after a change of fleet.yml: " in again
+    assert again.endswith(f"gpuprov up {site.host}")
+    assert end.startswith(f"gpuprov: you answered no to: trust this host key and change {site.host}, and")
     fleet = site.folder / "fleet.yml"
     before = read_lock(site.folder / "fleet.lock.yml").inputs
     fleet.write_text(fleet.read_text() + "security: ignore\n")

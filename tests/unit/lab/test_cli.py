@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -52,6 +53,21 @@ def test_a_lab_that_a_killed_run_left_is_named(monkeypatch: pytest.MonkeyPatch, 
         said = CliRunner().invoke(command, ["up", "--name", "kept"], catch_exceptions=False).stderr
     lines = [line for line in said.splitlines() if "behind" in line]
     assert lines == ["lab: a run that was killed left the lab left behind; gpuprov lab down --name left"]
+
+
+def test_what_reaches_a_node_is_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for preparation in ("require_root", "make_folders"):
+        monkeypatch.setattr(f"gpuprov_lab.lab.{preparation}", lambda: None)
+    monkeypatch.setattr("gpuprov_lab.lab.LABS", tmp_path)
+    node = SimpleNamespace(name="node1", address="198.18.0.7")
+    monkeypatch.setattr(Lab, "up", lambda *_, **__: [node])
+    monkeypatch.setattr("gpuprov_lab.cli._show", lambda *_: None)
+    said = CliRunner().invoke(command, ["up", "--name", "one"], catch_exceptions=False).stderr
+    assert "gpuprov lab ssh --name one node1" in said
+    assert (
+        f"gpuprov up -i {tmp_path}/one/id_ed25519 --known-hosts {tmp_path}/one/known_hosts root@198.18.0.7"
+        in said
+    )
 
 
 def test_a_mirror_without_a_fleet_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

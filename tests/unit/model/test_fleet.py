@@ -55,6 +55,7 @@ def test_a_mapping_gives_addresses(tmp_path: Path) -> None:
         ("profle:", "profile:", 3, ["unknown key 'profle' in groups.train", "did you mean 'profile'?"]),
         ("graphic:", "graphics:", 7, ["unknown key 'graphic'", "did you mean 'graphics'?"]),
         ("groups:\n  train:\n", "", 1, ["unknown key 'profile'"]),
+        ("sysctl: {}", "clocks: {graphics: 1500, memory: 3201}", 7, ["did you mean 'tuning.sysctl'?"]),
         ("fast", "1500", 7, ["clocks.graphics is \"fast\"", "a whole number"]),
         ("gpu[01-", "gpu[01-03]", 4, ["hosts is \"gpu[01-\"", "host names such as gpu[01-08]"]),
         ("'gpu; reboot'", "gpu[01-03]", 4, ["host names of letters, digits"]),
