@@ -56,10 +56,10 @@ def shown(program: str, width: int) -> tuple[list[str], str]:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(ROOT)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
         # Not os.environ itself: readline adds COLUMNS to the process's environment, below it.
         environment = {**os.environ, "TERM": "xterm"}
         os.execve(sys.executable, [sys.executable, "-c", program], environment)  # noqa: S606
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     written = b""
     while True:
         try:
