@@ -9,9 +9,10 @@ import re
 import pytest
 
 from tests import ROOT
+from tests.campaign import hostile
 from tests.campaign._hostile import ways as registered  # noqa: F401
 from tests.campaign._hostile.field import ACTORS, WAYS
-from tests.campaign.hostile import carry_out, tries_of
+from tests.campaign.hostile import LATE, Result, carry_out, tries_of
 
 SHORT = 250
 NEEDS_ROOT = ("user on a node", "node/doctor")
@@ -52,6 +53,24 @@ def test_a_short_cut_of_the_campaign(key: str) -> None:
     result = carry_out(WAYS[key], 0, tries_of(WAYS[key], SHORT), 3)
     assert (result.broken, result.reached) == ("", {})
     assert result.tries >= 1
+
+
+@pytest.mark.parametrize(("hangs", "reached", "late"), [(1, set(), 1), (2, {(0, "hang")}, 0)])
+def test_a_try_that_is_late_once_is_no_hang(
+    monkeypatch: pytest.MonkeyPatch, hangs: int, reached: set[tuple[int, str]], late: int
+) -> None:
+    answers = iter([True] * hangs + [False] * 9)
+
+    def process(result: Result, first: int, count: int, number: int) -> tuple[int, int]:
+        """Hang in the first try, or do all."""
+        if next(answers):
+            result.reached[first, "hang"] = f"{LATE} 20 s"
+            return first + 1, 1
+        return first + count, 0
+
+    monkeypatch.setattr(hostile, "_process", process)
+    result = carry_out(next(iter(WAYS.values())), 0, 5, 1)
+    assert (set(result.reached), result.late) == (reached, late)
 
 
 def test_each_party_has_a_row() -> None:
