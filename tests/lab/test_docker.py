@@ -19,7 +19,7 @@ from gpuprov.upgrade.managed import managed
 from gpuprov.upgrade.remote import act
 from gpuprov_lab import Lab
 from gpuprov_lab.mirror.nvidia import build
-from gpuprov_lab.variants import with_control_groups
+from gpuprov_lab.variants import with_control_groups, with_network_parameters
 from tests.lab.guide_lines import container_line
 from tests.lab.marks import slow_ones
 from tests.lab.node_under_test import TRANSACTION
@@ -56,7 +56,8 @@ def driven(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> StubDri
 
 def node_with_mirror(lab: Lab, system: str, mirror: Path, folder: Path) -> StubDriverNode:
     """Return a node with a stub driver that reads the toolkit's packages from a copy of the mirror."""
-    [node] = lab.up(1, os=system, gpu="a100x4", prepare=[with_control_groups])
+    prepare = [with_control_groups, with_network_parameters]  # Docker of Debian 13 sets those of containers
+    [node] = lab.up(1, os=system, gpu="a100x4", prepare=prepare)
     shutil.copytree(mirror, node.root / "srv/mirror")
     line = (
         "deb [signed-by=/srv/mirror/keys/mirror.gpg] file:/srv/mirror/libnvidia-container/stable/deb/amd64 /"
@@ -316,7 +317,7 @@ DATABASE = "cat /var/lib/docker/volumes/db/_data/db"
 @pytest.mark.slow
 def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: StubDriverNode) -> None:
     old, new = version(driven), driven.candidate("docker.io")["docker.io"]
-    name, about, options = [driven.node.name], managed(driven.group), Options()
+    name, about, options = [driven.node.name], managed(driven.group, driven.group), Options()
     recorded = act(driven.lock, "record", same(name, "run-1", "lock", about), options, holds=None)
     assert recorded[name[0]]["packages"]["docker.io"][0] == old != new
     outcome, _ = driven.apply("docker")
