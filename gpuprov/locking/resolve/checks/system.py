@@ -114,7 +114,7 @@ def known_failures(case: Case, draft: Draft) -> Findings:
 
 
 def failures_of_later_releases(case: Case, draft: Draft) -> Findings:
-    """Warn of a driver that nobody tried on the stated kernel, if a later release of its branch fails there."""
+    """Warn of a driver untried on the stated kernel on which a later release of its branch fails."""
     kernel = issues.kernel_version(case.request.kernel or "")
     if kernel is None or case.precompiled:
         return
@@ -123,8 +123,8 @@ def failures_of_later_releases(case: Case, draft: Draft) -> Findings:
         later = issues.fails_later(issue, draft.driver, draft.flavour, system, kernel)
         if later is not None:
             text = (
-                f"driver {draft.driver} on kernel {kernel}: not tried; {later}, a later release of its branch, "
-                f"does not build against it: {issue.effect}; {issue.remedy}"
+                f"driver {draft.driver} on kernel {kernel}: not tried; {later}, a later release of its "
+                f"branch, does not build against it: {issue.effect}; {issue.remedy}"
             )
             yield warning(case, issue.id, text, *issue.source)
 
