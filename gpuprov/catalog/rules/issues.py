@@ -38,6 +38,21 @@ def concerns(
     return of_driver and of_flavour and of_system and of_gpus
 
 
+def fails_later(
+    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, kernel: Version
+) -> Version | None:
+    """Return the later release of a driver's branch that is known not to build against a kernel, or None.
+
+    A change of the kernel that a release does not follow, earlier ones of its branch do not follow either.
+    """
+    later = [each for each in issue.drivers if each.major == driver.major and each > driver]
+    if issue.kind != "build" or driver in issue.drivers or not later:
+        return None
+    if not concerns(issue, later[0], flavour, system, ()) or build_outcome(issue, kernel) != "fails":
+        return None
+    return min(later)
+
+
 def withdrawn(issues: Iterable[KnownIssue]) -> frozenset[Version]:
     """Return the drivers that their vendor withdrew."""
     return frozenset(each for issue in issues if issue.kind == "withdrawn" for each in issue.drivers)

@@ -113,6 +113,22 @@ def known_failures(case: Case, draft: Draft) -> Findings:
             yield from failed_build(case, issue, f"driver {draft.driver}")
 
 
+def failures_of_later_releases(case: Case, draft: Draft) -> Findings:
+    """Warn of a driver untried on the stated kernel on which a later release of its branch fails."""
+    kernel = issues.kernel_version(case.request.kernel or "")
+    if kernel is None or case.precompiled:
+        return
+    system = case.system.id if case.system else ""
+    for issue in case.catalog.known_issues:
+        later = issues.fails_later(issue, draft.driver, draft.flavour, system, kernel)
+        if later is not None:
+            text = (
+                f"driver {draft.driver} on kernel {kernel}: not tried; {later}, a later release of its "
+                f"branch, does not build against it: {issue.effect}; {issue.remedy}"
+            )
+            yield warning(case, issue.id, text, *issue.source)
+
+
 def failed_build(case: Case, issue: KnownIssue, what: str) -> Findings:
     """Yield the finding about a build that fails against some kernels.
 
@@ -157,4 +173,4 @@ def precompiled(case: Case, draft: Draft) -> Findings:
         yield reason(case, "module-precompiled", text, *rule.source)
 
 
-CHECKS = (served, superchip, repository, precompiled, known_failures)
+CHECKS = (served, superchip, repository, precompiled, known_failures, failures_of_later_releases)

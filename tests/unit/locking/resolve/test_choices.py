@@ -218,6 +218,31 @@ def test_a_build_of_rhel_s_kernel_counts() -> None:
     assert other.verdict != "refused"
 
 
+@pytest.mark.parametrize(
+    ("system", "driver", "kernel", "issue"),
+    [
+        ("ubuntu24.04", "560.28.03", "6.12.1-1-amd64", "560.35.03-linux-6.12"),
+        ("ubuntu22.04", "530.30.02", "6.4.0-1-generic", "530.41.03-linux-6.4"),
+        ("rhel9", "575.51.03", "5.14.0-687.12.1.el9_8.x86_64", "575.57.08-rhel-9.8"),
+    ],
+)
+def test_a_driver_whose_branch_fails_later_on_the_kernel_is_a_warning(
+    system: str, driver: str, kernel: str, issue: str
+) -> None:
+    found = answer(A100, system, driver=driver, module="open", kernel=kernel)
+    [text] = [each.text for each in found.warnings if each.rule == issue]
+    assert "a later release of its branch" in text
+    assert issue not in rules(found.violations)
+    older = answer(A100, system, driver=driver, module="open", kernel="5.10.0-1-generic")
+    assert issue not in rules(older.warnings)
+
+
+def test_a_failure_on_a_kernel_says_nothing_of_newer_releases_and_other_branches() -> None:
+    for driver in ("580.159.04", "570.211.01"):
+        found = answer(A100, "ubuntu24.04", driver=driver, module="proprietary", kernel="6.15.0-1-generic")
+        assert not {each for each in rules(found.warnings) if "linux-6.15" in each}
+
+
 def test_a_withdrawn_driver_is_refused_and_never_chosen(tmp_path: Path) -> None:
     newest = str(answer(A100, "ubuntu24.04").stack.driver)
     issue = {

@@ -1,4 +1,9 @@
-"""Stacks that vendors ship are accepted, impossible ones refused by name: each row with its source."""
+"""Stacks that vendors ship are accepted, impossible ones refused by name: each row with its source.
+
+Of the tables that were read before a rule was made from them, `held-out.json` had 184 of 211 shipped stacks
+accepted at first (87.2 %), and `later.json` 569 of 570 (99.8 %), with 35 of 38 impossible ones refused by
+their cause.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,13 @@ from tests.unit.locking.resolve.requests import A100, answer, rules
 
 TABLE = json.loads((RECORDED / "stacks" / "stacks.json").read_text(encoding="utf-8"))
 HELD_OUT = json.loads((RECORDED / "stacks" / "held-out.json").read_text(encoding="utf-8"))
-MACHINES: dict[str, str] = {**TABLE["machines"], **HELD_OUT["machines"]}
+LATER = json.loads((RECORDED / "stacks" / "later.json").read_text(encoding="utf-8"))
+TABLES = (TABLE, HELD_OUT, LATER)
+MACHINES: dict[str, str] = {name: gpus for table in TABLES for name, gpus in table["machines"].items()}
 REQUIRED = 0.99
 """Share of the shipped stacks that must be accepted, each toolkit of an image counted."""
 OF_A_ROW = ("source", "os", "machines", "drivers", "cuda", "more_cuda", "rule", "why")
-ROWS = {kind: [*TABLE[kind], *HELD_OUT.get(kind, ())] for kind in ("warned", "refused")}
+ROWS = {kind: [row for table in TABLES for row in table.get(kind, ())] for kind in ("warned", "refused")}
 
 
 def _stacks(row: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -38,7 +45,9 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['rule']}-{row['source'][-24:]}"
 
 
-@pytest.mark.parametrize(("table", "least"), [(TABLE, 400), (HELD_OUT, 200)], ids=["first", "held-out"])
+@pytest.mark.parametrize(
+    ("table", "least"), [(TABLE, 400), (HELD_OUT, 200), (LATER, 560)], ids=["first", "held-out", "later"]
+)
 def test_shipped_stacks_are_accepted_with_every_toolkit(table: dict[str, Any], least: int) -> None:
     stacks = [stack for row in table["shipped"] for stack in _stacks(row)]
     refused = [stack for stack in stacks if _answer(*stack).verdict == "refused"]
