@@ -77,6 +77,7 @@ def enrolment(name: str, session: Session, certificate: Certificate) -> Enrolmen
     """Check what a node trusts, and request the certificate's enrolment if it is not enrolled.
 
     Without EFI and in known clouds nothing is requested; a note states the reason or the way to enroll it.
+    A request installs mokutil if the node lacks it; a note has its password.
 
     Raises:
         NodeFailed: the node cannot be probed, or does not accept the request.
@@ -109,7 +110,8 @@ def _listed(seen: SecureBoot) -> str:
 def _request(name: str, session: Session, certificate: Certificate, done: Enrolment) -> None:
     """Request the enrolment with a new password, and add changes and notes to `done`.
 
-    If a request is waiting already, only a note is added.
+    mokutil is installed from the node's repositories if it is missing. A note has the password. If a request
+    is waiting already, only a note is added.
 
     Raises:
         NodeFailed: the node does not accept the request.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 def keep_diagnoses(found: Iterable[Diagnosis], fleet: str, narrate: Callable[[str], None]) -> None:
     """Add the faults that appeared or are gone. No error is raised: the ledger is not the result of the run.
 
+    Only broken and degraded ones are added. A serial number that several of the nodes state identifies none
+    of them.
+
     Args:
         fleet: the lock's absolute path.
         narrate: called with the message of an error.

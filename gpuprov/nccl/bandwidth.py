@@ -36,7 +36,13 @@ def bus_bandwidth(size: float, seconds: float, ranks: int) -> float:
 
 
 def gradient_seconds(parameters: float, bandwidth: float) -> float:
-    """Estimate the seconds of an all-reduce of 4-byte gradients; the bandwidth is in bytes a second."""
+    """Return the rule of thumb for an all-reduce of 4-byte gradients: their bytes / bandwidth, in seconds.
+
+    The factor 2(n-1)/n of a ring is not included.
+
+    Args:
+        bandwidth: bytes a second.
+    """
     return parameters * 4 / bandwidth
 
 
@@ -63,8 +69,8 @@ class Results:
             self.wrong = max(self.wrong, int(found[1]))
 
     def _table_row(self, row: re.Match[str]) -> None:
-        """Add a row of nccl-tests' table, with the in-place columns if it has them; ignore a row with a
-        malformed number.
+        """Add a row of nccl-tests' table, with its in-place bus bandwidth if it has one, and its counts of
+        wrong values to `wrong`; ignore a row with a malformed number.
         """
         time_us, algbw, busbw = (_number(row[index]) for index in (2, 3, 4))
         if time_us is None or algbw is None or busbw is None:

@@ -61,7 +61,14 @@ def boot_command(
 def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
     """Mount a node's root: its own layer above read-only ones, topmost first.
 
+    All three folders get mode 755, missing ones are created, and `work` is emptied.
+
     `volatile`: no data needs to survive a power failure, so no write waits for the disk.
+
+    Args:
+        layers: read-only layers.
+        upper: folder of the node's own layer.
+        work: overlayfs's folder for unfinished changes.
     """
     remove_tree(work)  # it carries the mark of an earlier volatile mount, which prevents another
     for folder in (root, upper, work):
@@ -122,7 +129,7 @@ def processes(machine: str) -> set[int]:
 
 
 def _members(group: Path) -> set[int]:
-    """Return the process ids in a control group; empty if the group does not exist."""
+    """Return the process ids in a control group, without the groups below it; empty if it does not exist."""
     try:
         return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
     except OSError as error:
@@ -139,7 +146,7 @@ def terminate(machine: str) -> None:
 
 
 def await_end(machine: str, timeout: float) -> None:
-    """Wait until a node that is shutting down has ended.
+    """Wait until the supervisor of a node that is shutting down has ended; other processes can remain.
 
     Raises:
         NodeFailed: it still runs after `timeout` seconds.
@@ -154,8 +161,10 @@ def await_end(machine: str, timeout: float) -> None:
 
 
 def kill(machine: str, root: Path) -> None:
-    """Kill a node in any state, wait until its processes are gone, and remove files of it and of
-    systemd-nspawn.
+    """Kill a node in any state, wait until its processes are gone, and remove its control groups and the
+    files that systemd-nspawn keeps about it in /run.
+
+    Its root and layers stay. Call it before the root is unmounted: nspawn's lock file has the root's inode.
 
     Raises:
         NodeFailed: a process survives for 30 s.
@@ -175,7 +184,7 @@ def kill(machine: str, root: Path) -> None:
 
 def _gone(machine: str) -> bool:
     """Return whether no process of a node runs; then its control groups are removed too, under the machine's
-    lock.
+    lock. If one of these is still busy, return False.
     """
     if processes(machine):
         return False
@@ -217,7 +226,10 @@ def _groups(machine: str) -> list[Path]:
 
 
 def _make_groups(machine: str) -> list[Path]:
-    """Create a node's control group in each hierarchy, and return them; existing ones are kept."""
+    """Create a node's control group in each hierarchy, and return them; existing ones are kept.
+
+    The lab's parent group gets `WEIGHTS`, and in control groups v1 all processors of the machine.
+    """
     groups = _groups(machine)
     for group in groups:
         group.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Observations of the driver: module on disk, loaded module, nvidia-smi."""
+"""Observations of the driver: modules on disk, loaded module, nvidia-smi, initramfs, and the next kernel."""
 
 from __future__ import annotations
 
@@ -101,13 +101,15 @@ def _foreign(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("driver.loading", "system", "kernels", "disk_modules", "loading", "modprobe")
 def _loading(facts: Facts, expectation: Expectation) -> Any:
-    """Return what keeps modprobe from loading the module as it is, for all kernels that have it."""
+    """Return what keeps modprobe from loading the module or makes it hide GPUs or links, for all kernels that
+    have it.
+    """
     return list(dict(_hindrances(facts, expectation)))
 
 
 @names_who("driver.loading")
 def _keeps_from_loading(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the lines of modprobe.d, and the command lines, that keep the module from being loaded."""
+    """Yield the places of `_hindrances`: lines of modprobe.d and command lines, or None if unknown."""
     for _, places in _hindrances(facts, expectation):
         yield from places
 
@@ -127,7 +129,9 @@ def _next_kernel(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("driver.next_kernel")
 def _keeps_from_building(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the places of DKMS's settings that keep a new kernel from getting its module."""
+    """Yield the places of settings of DKMS and dracut, and of hooks, that keep a new kernel from getting its
+    module; None for what gpuprov mends.
+    """
     for _, place in _obstacles(facts.next_kernel, expectation.subject):
         yield place
 
@@ -137,7 +141,10 @@ Hindrance = tuple[str, tuple[str | None, ...]]
 
 
 def _hindrances(facts: Facts, expectation: Expectation) -> Iterator[Hindrance]:
-    """Yield what keeps each kernel from loading the module; kernels without it are left out."""
+    """Yield what keeps each kernel from loading the module, and options with which it hides GPUs or links.
+
+    Kernels without the module are left out.
+    """
     stated = facts.modprobe
     for kernel in _kernels(facts, expectation):
         if _module(facts, kernel) is None:
@@ -152,7 +159,9 @@ def _hindrances(facts: Facts, expectation: Expectation) -> Iterator[Hindrance]:
 
 
 def _shut(facts: Facts, kernel: str) -> Iterator[tuple[str, str]]:
-    """Yield the modules that a kernel's command line blacklists, now or at its next boot, with its place."""
+    """Yield the modules of `LOADED` that a kernel's command line blacklists, now or at its next boot, with
+    its place; others such as nouveau are left out.
+    """
     arguments = facts.kernels.arguments
     place = BLS_ENTRIES if facts.kernels.boot_entries else "/boot/grub/grub.cfg"
     lines = [(place, arguments[kernel])] if kernel in arguments else []
@@ -164,7 +173,11 @@ def _shut(facts: Facts, kernel: str) -> Iterator[tuple[str, str]]:
 
 
 def _refused(loading: Loading, run: DryRun, stated: Modprobe, shut: Container[str]) -> Iterator[Hindrance]:
-    """Yield the requests of modprobe that do not load their module, apart from those in `shut`."""
+    """Yield the modules of `LOADED` that modprobe does not load on request, apart from those in `shut`.
+
+    A result that repeats is reported once. If none is found and `shut` is empty, the PCI ids of the GPUs are
+    requested in the same way, and those that do not load nvidia are yielded.
+    """
     seen = None
     for name in LOADED:
         result = _result(run.steps(name), name, loading.absent)
@@ -193,7 +206,11 @@ def _result(steps: Sequence[Step], name: str, absent: Container[str]) -> str | N
 
 
 def _lines(stated: Modprobe, name: str) -> Iterator[str]:
-    """Yield the lines of modprobe.d about a module, except those that load it under another name."""
+    """Yield the places of the lines of modprobe.d that may keep a module from being loaded.
+
+    These blacklist it, run another program than modprobe, give its name to other modules, or load a foreign
+    driver first.
+    """
     for (verb, module), (place, rest) in stated.lines.items():
         theirs = {
             "blacklist": True,
@@ -235,7 +252,9 @@ def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str 
 
 
 def _foreign_drivers(stated: Dracut) -> Iterator[tuple[str, str | None]]:
-    """Yield the settings with which dracut may put modules that claim the GPU into each initramfs."""
+    """Yield each of `FOREIGN_MODULES` that dracut does not omit from each initramfs, then those that a
+    setting adds, with its place.
+    """
     for name in FOREIGN_MODULES:
         if name not in stated.omitted:
             yield f"dracut does not omit {name}", None
@@ -285,7 +304,7 @@ def _role(facts: Facts, kernel: str) -> str:
 def _module(facts: Facts, kernel: str) -> DiskModule | None:
     """Return the module that modprobe loads under a kernel, None if the kernel has none.
 
-    If modprobe loads none, it is nvidia.ko, or Debian's nvidia-current.ko.
+    If modprobe loads none, it is nvidia.ko, or Debian's nvidia-current.ko or nvidia-current-open.ko.
     """
     modules = facts.disk_modules.get(kernel, {})
     run = facts.loading.kernels.get(kernel, DryRun({}))

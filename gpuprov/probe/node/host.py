@@ -44,8 +44,8 @@ BOOT_TIME = 2
 def host_state(parameters: "Values") -> "Any":
     """Return memory, space, clock, processors, load, degraded arrays of disks, and boots of the host.
 
-    Also serial numbers, physical states of RDMA ports, the sum of the processors' thermal throttle counts,
-    the platform, and of a confidential guest whether its GPUs are ready.
+    Also open files, serial numbers, physical states of RDMA ports, the sum of the processors' thermal
+    throttle counts, the platform, and of a confidential guest whether its GPUs are ready.
     """
     kept = re.findall(
         r"(?m)^(?:Mem\w+|Swap(?:Total|Free)|HugePages_\w+|Hugepagesize|Shmem|Dirty):.*$",
@@ -89,8 +89,8 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _confidential() -> "str | None":
-    """Return what nvidia-smi states about the GPUs' readiness in a guest with TDX or SEV-SNP; None elsewhere,
-    or if it fails.
+    """Return what nvidia-smi states about the GPUs' readiness in a guest with TDX or SEV-SNP, "" if it prints
+    nothing, also on failure; None elsewhere, or if it is not installed or does not end within 8 s.
     """
     if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
         return None

@@ -34,8 +34,10 @@ def _gpu(case: Case, draft: Draft, gpu: GpuModel) -> Findings:
     """Yield the findings about the driver's support of one GPU; nothing if a list proves it for all device
     ids.
 
-    A driver that cannot support it is a violation, one below the advised version or without proof a warning,
-    device ids that only newer drivers list are a reason.
+    A driver that cannot support it, or whose branch is older than the architecture, is a violation; one below
+    the advised version is a violation on a complete board, else a warning; one without proof is a warning;
+    device ids that only newer drivers list are a reason. The first that applies excludes those after it,
+    except that the last two can occur together.
     """
     branch = draft.driver.major
     if rules.gpu_driver_ok(gpu, draft.driver) is False:
@@ -79,7 +81,7 @@ def _below_advice(case: Case, draft: Draft, gpu: GpuModel) -> Ruling:
 
 def _unproven(case: Case, draft: Draft, gpu: GpuModel) -> Iterator[str]:
     """Yield why no list proves that the driver supports the GPU, at most one reason; nothing if a list
-    does.
+    does, or if the GPU is guessed and in no list, about which `guessed` warns.
     """
     driver, branch = draft.driver, draft.driver.major
     stated = [device for device in gpu.pci_device_ids if device in case.devices]
