@@ -3,11 +3,12 @@
     scripts/campaign reports [--markdown] [-v]
 
 Reports of `tests/recorded/reports`: `looked-at.json` has those from which rules were made, `held-out.json`
-those from which no rule was made before their first result was taken, `later.json`, `latest.json` and
-`newest.json` further such sets, and `cases` what `scripts/catalog case` added. A report is named if a rule of
-its cause comes first, near if it comes later or a neighbour comes first, silent without a fault beyond hints,
-and wrong if another fault comes first. Exit 1 if a report is wrong, less than `LEAST` of a set are named, or
-more than `ALARMS_AT_MOST` machines or logs without a fault are reported as broken or degraded.
+those from which no rule was made before their first result was taken, `later.json`, `latest.json`,
+`newest.json` and `sampled.json` further such sets, and `cases` what `scripts/catalog case` added. A report is
+named if a rule of its cause comes first, near if it comes later or a neighbour comes first, silent without a
+fault beyond hints, and wrong if another fault comes first. Exit 1 if a report is wrong, less than `LEAST` of
+a set are named, or more than `ALARMS_AT_MOST` machines or logs without a fault are reported as broken or
+degraded.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.unit.doctor.reports import (
     LOOKED_AT,
     NEWEST,
     RESULTS,
+    SAMPLED,
     healthy_logs,
     judged,
     reports,
@@ -70,7 +72,9 @@ def main() -> int:
     )
     wanted = parser.parse_args()
     began = time.monotonic()
-    rows = [row for row in map(_row, (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, CASES)) if row.total]
+    rows = [
+        row for row in map(_row, (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, SAMPLED, CASES)) if row.total
+    ]
     alarms, healthy = _alarms()
     print("\n".join(_table(rows)))
     if not wanted.markdown:

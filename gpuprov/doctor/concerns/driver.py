@@ -51,7 +51,8 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
     library = seen.library_version if loaded else None
     if loaded is None or not (result or (library and library != loaded.version)):
         return
-    other = library or next(iter(re.findall(r"NVML library version: ([\d.]+)", said)), "another version")
+    other = library if library != loaded.version else None
+    other = other or next(iter(re.findall(r"NVML library version: ([\d.]+)", said)), "another version")
     lines = seen.log_lines("API mismatch") if "kernel_log" not in seen.missing else []
     yield Fault(
         "broken",

@@ -16,6 +16,8 @@ from gpuprov.doctor.fault import SEVERITIES, Class, Fault, Severity, rule
 from gpuprov.probe.parse.health import Health
 from gpuprov.untrusted import ShellLine, shell
 
+REFUSED_S = 3600
+"""Age from which a refused call says nothing of the GPU now: it is logged again at each attempt."""
 OLD_S = 24 * 3600
 """Age from which a hardware error, after which the driver requires no action, is only history (our choice:
 errors of the last night are still visible in the morning).
@@ -184,6 +186,24 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
             (_advice(action, number),),
             urgent=True,
             health=RECOVERIES.get(folded, "isolate"),
+        )
+    if all(action.lower() == "none" for action, _ in wanted.values()) and "kernel_log" not in seen.missing:
+        yield from _reset_required(seen)
+
+
+def _reset_required(seen: Examination) -> Iterator[Fault]:
+    """Report calls that the driver refuses until a GPU is reset; its message does not name the GPU."""
+    lines = [line for line in seen.log_lines(r"NV_ERR_RESET_REQUIRED") if line.age_s <= REFUSED_S]
+    if lines:
+        yield Fault(
+            "degraded",
+            "the driver refuses calls until a GPU is reset, and does not name the GPU",
+            (lines[-1].dated(160),),
+            "an error before it that only a reset ends; programs find the GPU busy or unavailable",
+            (
+                shell("nvidia-smi -q | grep -E '^GPU|Recovery Action'"),
+                shell("drain the node, then: sudo nvidia-smi --gpu-reset -i GPU"),
+            ),
         )
 
 

@@ -32,7 +32,7 @@ from tests.unit.doctor.machines import (
 
 FOLDER = ROOT / "tests/recorded/reports"
 LOOKED_AT, HELD_OUT, LATER = "looked-at.json", "held-out.json", "later.json"
-LATEST, NEWEST, CASES = "latest.json", "newest.json", "cases"
+LATEST, NEWEST, SAMPLED, CASES = "latest.json", "newest.json", "sampled.json", "cases"
 ALARMS = ("broken", "degraded", "risk")
 RESULTS = ("named", "near", "silent", "wrong")
 

@@ -350,3 +350,24 @@ def test_folders_of_a_logins_library_path_are_looked_at(
     real = lambda path: str(Path(path).resolve()) if Path(path).exists() else None  # noqa: E731
     monkeypatch.setattr(software, "path_of_root", real)
     assert list(software._led()) == [(str(tmp_path / "old/libcuda.so.470.256.02"), f"{login_file}:2")]
+
+
+RESET = "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)"
+
+
+@pytest.mark.parametrize(("age_s", "reported"), [(600, True), (7200, False)])
+def test_a_reset_that_the_driver_demands_in_words_is_reported_while_it_is_recent(
+    age_s: float, reported: bool
+) -> None:
+    collected = bare_metal()
+    kernel_says(RESET, age_s=age_s)(collected)
+    faults = [fault for fault in diagnose(as_examined(collected)).faults if fault.rule == "errors.recovery"]
+    assert bool(faults) is reported
+
+
+def test_libraries_that_nvidia_smi_names_are_not_shown_with_the_version_of_the_module() -> None:
+    collected = bare_metal()
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.161"
+    collected["smi"] = {"rc": 18, "stdout": said, "stderr": ""}
+    [fault] = [each for each in diagnose(as_examined(collected)).faults if each.rule == "driver.mismatch"]
+    assert "module is 580.159.04, the libraries are 535.161" in fault.text

@@ -8,11 +8,20 @@ import pytest
 
 from gpuprov.doctor.judge import RULES
 from gpuprov.probe.node.kernel_log import WANTED
-from tests.unit.doctor.reports import CASES, HELD_OUT, LATER, LATEST, LOOKED_AT, NEWEST, judged, reports
+from tests.unit.doctor.reports import (
+    CASES,
+    HELD_OUT,
+    LATER,
+    LATEST,
+    LOOKED_AT,
+    NEWEST,
+    SAMPLED,
+    judged,
+    reports,
+)
 
-ALL = [
-    (name, report) for name in (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, CASES) for report in reports(name)
-]
+FILES = (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, SAMPLED, CASES)
+ALL = [(name, report) for name in FILES for report in reports(name)]
 
 
 @pytest.mark.parametrize(("name", "report"), ALL, ids=[report.source.partition("//")[2] for _, report in ALL])
