@@ -123,15 +123,13 @@ def _initramfs(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("driver.next_kernel", "next_kernel")
 def _next_kernel(facts: Facts, expectation: Expectation) -> Any:
-    """Return what keeps a new kernel from getting its module."""
+    """Return what keeps a new kernel from getting its module, or lets it boot by default without one."""
     return list(dict(_obstacles(facts.next_kernel, expectation.subject)))
 
 
 @names_who("driver.next_kernel")
 def _keeps_from_building(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the places of settings of DKMS and dracut, and of hooks, that keep a new kernel from getting its
-    module; None for what gpuprov mends.
-    """
+    """Yield the places of `_obstacles`: settings of DKMS or dracut, hooks; None if gpuprov mends it."""
     for _, place in _obstacles(facts.next_kernel, expectation.subject):
         yield place
 
@@ -236,7 +234,8 @@ def _narrowed(run: DryRun, stated: Modprobe) -> Iterator[Hindrance]:
 def _obstacles(found: NextKernel, built: str | None) -> Iterator[tuple[str, str | None]]:
     """Yield what keeps a new kernel from its module, each with its place; `None` if gpuprov mends it.
 
-    `built` is the driver's version if DKMS builds it.
+    A missing guard is included: without it a kernel without the module boots by default. `built` is the
+    driver's version if DKMS builds it; else DKMS and its hooks are not checked.
     """
     if GUARD not in found.grub and not found.bls:
         yield f"{GUARD} is missing", None
