@@ -73,6 +73,25 @@ def snap(seen: Examination) -> Iterator[Fault]:
         )
 
 
+@rule("containers.daemon_json", "D51", source="docker-daemon", health={"broken": "watch"})
+def unreadable_configuration(seen: Examination) -> Iterator[Fault]:
+    """Report a daemon.json that is no JSON object: Docker does not start with it, and a running one has not
+    read it.
+    """
+    wrong = seen.missing.get("daemon_json", "")
+    if "is not JSON" not in wrong or not seen.raw("container_state")["docker_path"]:
+        return
+    runs = has_docker(seen)
+    yield Fault(
+        "risk" if runs else "broken",
+        f"Docker {'will not start again' if runs else 'does not start'}: /etc/docker/daemon.json is not JSON",
+        (wrong,),
+        "dockerd answers: unable to configure the Docker daemon with file /etc/docker/daemon.json",
+        (shell("python3 -m json.tool /etc/docker/daemon.json"), shell("sudo systemctl restart docker")),
+        KEEP,
+    )
+
+
 @rule("containers.runtime", "D51", source="op-trouble", after=("containers.toolkit",))
 def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
     """Report that a running Docker does not know the runtime of an installed toolkit; not if CDI is in use

@@ -615,6 +615,9 @@ FAULTS: dict[str, list[Change]] = {
         )
     ],
     "containers.snap": [setting("container_state.docker_path", "/snap/bin/docker")],
+    "containers.daemon_json": [
+        setting("daemon_json", {"error": "/etc/docker/daemon.json is not JSON: Expecting value: line 2"})
+    ],
     "containers.runtime": [setting("container_state.docker_info", 'systemd {"runc":{"path":"runc"}}')],
     "containers.embedded": [
         setting(
