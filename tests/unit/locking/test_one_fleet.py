@@ -249,4 +249,4 @@ def test_floors_are_in_the_lock_where_the_fleet_states_them_alone(one_group: Wri
 
 def test_a_refusal_that_no_single_change_would_mend_says_what_to_do(one_group: Write) -> None:
     with pytest.raises(Refused, match="no single change works: state less under `stack`"):
-        build_lock(one_group(driver="470", cuda="9.2", module="open"))
+        build_lock(one_group(driver="470", cuda="13.0", cudnn="8.9"))

@@ -57,8 +57,9 @@ def shown(program: str, width: int) -> tuple[list[str], str]:
     if child == 0:
         os.chdir(ROOT)
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-        # Not os.environ itself: readline adds COLUMNS to the process's environment, below it.
-        environment = {**os.environ, "TERM": "xterm"}
+        # readline adds COLUMNS to the environment of its process, and so to that of processes below it.
+        kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        environment = {**kept, "TERM": "xterm"}
         os.execve(sys.executable, [sys.executable, "-c", program], environment)  # noqa: S606
     written = b""
     while True:
