@@ -10,18 +10,22 @@ from gpuprov.catalog.records import Flavour, GpuModel, KernelSeries, KnownIssue
 from gpuprov.catalog.version import Version, version
 
 Build = Literal["builds", "fails", "unknown"]
+KERNEL = re.compile(
+    r"([0-9]{1,6}(?:\.[0-9]{1,6})+)"
+    r"(?:-([0-9]{1,6}(?:\.[0-9]{1,6}){0,6})(?:\.el[0-9]|(?:-cloud|-rt)?-(?:amd64|arm64)$))?",
+    re.ASCII,
+)
+"""A kernel's upstream version and, of RHEL and Debian, the number of its build."""
 
 
 def kernel_version(uname: str) -> Version | None:
     """Return the upstream version of a kernel: 6.12.107 of `6.12.107+deb13-amd64`; None if it does not begin
     with one.
 
-    RHEL keeps the upstream version and takes changes of newer kernels into its builds, so the build counts
-    too: 5.14.0.687.12.1 of `5.14.0-687.12.1.el9_8.x86_64`.
+    RHEL and Debian keep the upstream version and take changes of newer kernels into their builds, so the
+    build counts too: 5.14.0.687.12.1 of `5.14.0-687.12.1.el9_8.x86_64`, 6.1.0.18 of `6.1.0-18-cloud-amd64`.
     """
-    match = re.match(
-        r"([0-9]{1,6}(?:\.[0-9]{1,6})+)(?:-([0-9]{1,6}(?:\.[0-9]{1,6}){0,6})\.el[0-9])?", uname, re.ASCII
-    )
+    match = KERNEL.match(uname)
     return version(".".join(filter(None, match.groups()))) if match else None
 
 

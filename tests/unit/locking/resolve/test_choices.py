@@ -218,6 +218,23 @@ def test_a_build_of_rhel_s_kernel_counts() -> None:
     assert other.verdict != "refused"
 
 
+def test_debian_s_number_of_a_kernel_s_build_counts() -> None:
+    issue = "525.125.06-debian-6.1.0-18"
+    refused = answer(A100, "debian12", driver="525.125.06", module="proprietary", kernel="6.1.0-18-amd64")
+    assert issue in rules(refused.violations)
+    older = answer(A100, "debian12", driver="525.125.06", module="proprietary", kernel="6.1.0-13-amd64")
+    assert issue in rules(older.warnings)  # no report of it
+    assert issue not in rules(older.violations)
+
+
+def test_a_symbol_that_the_kernel_keeps_for_the_gpl_concerns_the_proprietary_module_alone() -> None:
+    for kernel, fails in (("6.7.3-1-generic", True), ("6.7.2-1-generic", False), ("6.6.15-1", True)):
+        found = answer(A100, "ubuntu22.04", driver="535.154.05", module="proprietary", kernel=kernel)
+        assert ("535.154.05-linux-6.7" in rules(found.violations)) is fails
+        opened = answer(A100, "ubuntu22.04", driver="535.154.05", module="open", kernel=kernel)
+        assert "535.154.05-linux-6.7" not in rules(opened.violations) | rules(opened.warnings)
+
+
 @pytest.mark.parametrize(
     ("system", "driver", "kernel", "issue"),
     [
