@@ -17,7 +17,7 @@ from gpuprov.probe.parse.health import Health
 from gpuprov.untrusted import ShellLine, shell
 
 REFUSED_S = 3600
-"""Age from which a refused call says nothing of the GPU now: it is logged again at each attempt."""
+"""Age from which a refused call is no evidence of the GPU's state: it is logged again at each attempt."""
 OLD_S = 24 * 3600
 """Age from which a hardware error, after which the driver requires no action, is only history (our choice:
 errors of the last night are still visible in the morning).
