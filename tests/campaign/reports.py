@@ -21,19 +21,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.doctor.judge import diagnose
 from tests.unit.doctor.machines import HEALTHY, as_examined, bare_metal, log
-from tests.unit.doctor.reports import (
-    CASES,
-    HELD_OUT,
-    LATER,
-    LATEST,
-    LOOKED_AT,
-    NEWEST,
-    RESULTS,
-    SAMPLED,
-    healthy_logs,
-    judged,
-    reports,
-)
+from tests.unit.doctor.reports import RESULTS, SETS, healthy_logs, judged, reports
 
 LEAST = 0.8
 """Least share of named reports in a set."""
@@ -72,9 +60,7 @@ def main() -> int:
     )
     wanted = parser.parse_args()
     began = time.monotonic()
-    rows = [
-        row for row in map(_row, (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, SAMPLED, CASES)) if row.total
-    ]
+    rows = [row for row in map(_row, SETS) if row.total]
     alarms, healthy = _alarms()
     print("\n".join(_table(rows)))
     if not wanted.markdown:

@@ -31,8 +31,9 @@ from tests.unit.doctor.machines import (
 )
 
 FOLDER = ROOT / "tests/recorded/reports"
-LOOKED_AT, HELD_OUT, LATER = "looked-at.json", "held-out.json", "later.json"
-LATEST, NEWEST, SAMPLED, CASES = "latest.json", "newest.json", "sampled.json", "cases"
+LOOKED_AT, CASES = "looked-at.json", "cases"
+SETS = (LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", CASES)
+"""All sets of reports, in the order in which they were collected."""
 ALARMS = ("broken", "degraded", "risk")
 RESULTS = ("named", "near", "silent", "wrong")
 

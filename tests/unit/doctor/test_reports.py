@@ -8,20 +8,9 @@ import pytest
 
 from gpuprov.doctor.judge import RULES
 from gpuprov.probe.node.kernel_log import WANTED
-from tests.unit.doctor.reports import (
-    CASES,
-    HELD_OUT,
-    LATER,
-    LATEST,
-    LOOKED_AT,
-    NEWEST,
-    SAMPLED,
-    judged,
-    reports,
-)
+from tests.unit.doctor.reports import LOOKED_AT, SETS, judged, reports
 
-FILES = (LOOKED_AT, HELD_OUT, LATER, LATEST, NEWEST, SAMPLED, CASES)
-ALL = [(name, report) for name in FILES for report in reports(name)]
+ALL = [(name, report) for name in SETS for report in reports(name)]
 
 
 @pytest.mark.parametrize(("name", "report"), ALL, ids=[report.source.partition("//")[2] for _, report in ALL])
