@@ -9,9 +9,9 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 from gpuprov_lab.mirror.specs import PackageSpec
 
@@ -30,8 +30,8 @@ def build_deb(spec: PackageSpec) -> bytes:
     files = {**_documentation(spec), **spec.files}
     members = {
         "debian-binary": b"2.0\n",
-        "control.tar.gz": _tar(_control_files(spec, files)),
-        "data.tar.gz": _tar(files, spec.links),
+        "control.tar.gz": _tar(tuple(_control_files(spec, files).items())),
+        "data.tar.gz": _tar(tuple(files.items()), tuple(spec.links.items())),
     }
     return AR_MAGIC + b"".join(_member(name, content) for name, content in members.items())
 
@@ -74,28 +74,31 @@ def _control_files(spec: PackageSpec, files: dict[str, bytes]) -> dict[str, byte
     return found | {name: text.encode() for name, text in spec.scripts.items()}
 
 
-def _tar(files: dict[str, bytes], links: Mapping[str, str] = MappingProxyType({})) -> bytes:
+@lru_cache(maxsize=1 << 13)
+def _tar(files: tuple[tuple[str, bytes], ...], links: tuple[tuple[str, str], ...] = ()) -> bytes:
     """Return a tar.gz of files, links and the folders above the files; content that begins with `#!` is
     executable.
+
+    A process that builds several mirrors packs a thousand stubs once.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for folder in _folders(files):
+        for folder in _folders(path for path, _ in files):
             entry = tarfile.TarInfo(f"./{folder}")
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)
-        for path, content in files.items():
+        for path, content in files:
             entry = tarfile.TarInfo(f"./{path}")
             entry.size, entry.mode = len(content), 0o755 if content.startswith(b"#!") else 0o644
             archive.addfile(entry, io.BytesIO(content))
-        for path, target in links.items():
+        for path, target in links:
             entry = tarfile.TarInfo(f"./{path}")
             entry.type, entry.linkname = tarfile.SYMTYPE, target
             archive.addfile(entry)
     return gzip.compress(raw.getvalue(), compresslevel=1, mtime=0)
 
 
-def _folders(files: dict[str, bytes]) -> list[str]:
+def _folders(files: Iterable[str]) -> list[str]:
     """Return every folder above the files, outer ones first."""
     parents = {str(parent) for path in files for parent in PurePosixPath(path).parents}
     return sorted(parents - {"."})

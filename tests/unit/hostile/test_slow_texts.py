@@ -100,7 +100,7 @@ SIGNS = (
 )
 NOISE = 16 << 20
 """Memory in bytes that a reader may take without a longer text being tried."""
-MEASURABLE = 0.005
+MEASURABLE = 0.002
 """Processor time in seconds that is exact enough for a comparison with a longer text's."""
 MARK = "0123456789abcdef"
 """The mark of a question to a node, which sees it."""
@@ -446,15 +446,16 @@ def _slowest(reader: Reader, text: tuple[str, str, str], full: int = FULL) -> tu
 
 
 def _grows_little(last: Cost, cost: Cost, times: int) -> bool:
-    """Return whether the last step to a text of the full size, `times` as long, cannot reach a limit.
+    """Return whether a text `times` as long, one or two steps further, cannot reach a limit.
 
-    The cost grows in it as in the step before, and half as much again.
+    The cost grows in each of these steps by twice the factor of the last one.
     """
-    if times != 4 or last.seconds < MEASURABLE or last.memory < NOISE / 16 < cost.memory:
+    if times not in (4, 16) or last.seconds < MEASURABLE or last.memory < NOISE / 16 < cost.memory:
         return False
-    seconds = cost.seconds * cost.seconds / last.seconds
-    memory = cost.memory * cost.memory / last.memory if cost.memory > NOISE / 16 else cost.memory * 16
-    return 1.5 * seconds < SECONDS and 1.5 * memory < MEMORY
+    steps = 1 if times == 4 else 2
+    seconds = cost.seconds * (2 * cost.seconds / last.seconds) ** steps
+    growth = 2 * cost.memory / last.memory if cost.memory > NOISE / 16 else 16
+    return seconds < SECONDS and cost.memory * growth**steps < MEMORY
 
 
 @pytest.mark.parametrize("name", READERS)

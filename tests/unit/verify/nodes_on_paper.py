@@ -101,6 +101,9 @@ def judge(nodes: list[NodeUnderTest], folder: Path) -> dict[str, NodeVerdict]:
         "no:cacheprovider",
         "-p",
         "no:testinfra",
+        "--tb=no",
+        "-p",
+        "no:unraisableexception",  # it collects garbage five times a session
     ]
     pytest.main(
         [*options, "--pyargs", "gpuprov.verify.suite"], plugins=[Verification(nodes, EventLog(account))]
