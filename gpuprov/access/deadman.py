@@ -174,7 +174,8 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
 def undo(
     session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError
 ) -> GpuprovError | None:
-    """Have the node revert the change, with retries until it confirms the result.
+    """Have the node revert the change, with retries until it confirms the result, or `guard.seconds` + 60 s
+    are over.
 
     Args:
         session: a session that was opened before the change.

@@ -153,7 +153,8 @@ def _sums(seen: Overview) -> str:
 
 
 def _cells(seen: Overview, node: NodeDrift) -> tuple[str, ...]:
-    """Return the cells of a node without its name."""
+    """Return a node's driver, CUDA toolkits, drift, health and lease as cells; `-` for what it does not have.
+    """
     components = seen.lock.hosts()[node.name].components
     driver, cuda = components.driver.version, components.cuda
     loaded = _loaded(node, driver)

@@ -193,8 +193,8 @@ def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[
 
 
 def _blamed(node: Mapping[str, Any], measure: str) -> set[str]:
-    """Return the GPUs, pairs, drives and ports that the node's findings about the measurement concern, and
-    `all` if there is such a finding.
+    """Return the GPUs, pairs, drives and ports that the node's findings of level `bad` about the measurement
+    concern, and `all` if there is such a finding.
     """
     rules = (f"{measure}.", "across.") if measure == "between_nodes" else (f"{measure}.",)
     texts = [
@@ -221,7 +221,9 @@ def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) 
 
 
 def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
-    """Return the median of each node in each run, connected by lines."""
+    """Return the median of each node in each run, connected by lines. A median is marked if a finding
+    concerns a value of its node.
+    """
     places = _spread(len(runs))
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
     panel = Panel("over time, the median of each node", scale=_scale(top))

@@ -86,6 +86,8 @@ class ChannelConversation(Conversation):
     def __init__(
         self, transport: paramiko.Transport, command: str, stdin: bytes, seconds: float, limit: int
     ) -> None:
+        """Start the command and write its input, each within `seconds`; Unreachable if the connection breaks.
+        """
         super().__init__(limit)
         # Paramiko waits without a time limit for the reply to a request.
         watch = threading.Timer(seconds, transport.close)

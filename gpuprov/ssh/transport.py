@@ -230,7 +230,9 @@ class ParamikoSession(Session):
             channel.close()
 
     def _write(self, channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-        """Write as much as is accepted; a command that reads no input may have ended already."""
+        """Write as much as is accepted; a command that reads no input may have ended already. TimeoutError at
+        the deadline.
+        """
         rest = memoryview(stdin)
         try:
             while rest:

@@ -35,7 +35,7 @@ class Narrowing:
 
     def next(self, nodes: Sequence[str]) -> list[Group]:
         """Return the groups of the next round, in which suspects are spread over nodes that have finished a
-        large group.
+        large group. All nodes are split instead while too few have finished one.
 
         [] before a large group has failed, or if no node is still a suspect.
         """

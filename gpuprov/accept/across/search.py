@@ -101,7 +101,9 @@ class Search:
             yield Verdict("bad", "group", without, "; ".join([text, *words[:FEW]]))
 
     def _completed(self, verdict: Verdict) -> Verdict:
-        """Add the first round to a verdict, and the nodes' own messages where exchanges died."""
+        """Add to a verdict its first round and, unless nodes are lost, the messages of the nodes whose
+        exchanges died, at most of its first `FEW` nodes.
+        """
         ends = {node for seen in self.evidence.seen if seen.kind == "dead" for node in seen.link}
         named = (*verdict.nodes, *verdict.others)[:FEW]
         words = [f"{node}: {self.errors[node]}" for node in named if node in self.errors and node in ends]

@@ -25,7 +25,8 @@ PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
 
 
 def check_kernels(gpu: "Gpu") -> "Values":
-    """Check a pattern written by the GPU against the host's computation; return the number of checked words.
+    """Check a pattern written by the GPU against the host's computation; return the number of checked
+    `words`, and True as `right`.
 
     The comparing kernel is checked as well, with an equal and an inverse pattern.
 
@@ -228,7 +229,9 @@ def _copies(result: "Values") -> "dict[str, Values]":
 
 
 def numa_nodes() -> "dict[int, set[int]]":
-    """Return NUMA node → its processors; without such nodes, 0 → the allowed processors."""
+    """Return NUMA node → its processors, without nodes that have none; if there is no other, 0 → the allowed
+    processors.
+    """
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()

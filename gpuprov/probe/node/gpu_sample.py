@@ -57,6 +57,7 @@ class Nvml:
     """
 
     def __init__(self) -> None:
+        """Start NVML and find its GPUs, without those that it cannot open; Failed if it does not start."""
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
             self._started = self._library.nvmlInit_v2() == 0

@@ -103,7 +103,9 @@ def _first(kinds: Collection[str], wanted: str) -> str:
 
 
 def _reaches(redfish: Redfish, state: str, seconds: float) -> bool:
-    """Wait until the power has a state; return whether it has, within some seconds."""
+    """Wait until the power has a state; return whether it has, within some seconds. Raise the BMC's error if
+    it still does not answer then.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -62,6 +62,9 @@ class Redfish(AbstractContextManager["Redfish"]):
         self._system = ""
 
     def __enter__(self) -> Self:
+        """Log in with a session, or for each request if the BMC has no sessions, and find the system; raises
+        as `_find`, also if the login is refused.
+        """
         said = {"UserName": self._bmc.user, "Password": self._bmc.password()}
         status, headers, _ = self._send("POST", SESSIONS, said)
         if token := headers.get("x-auth-token"):

@@ -526,7 +526,7 @@ def reboot(progress: Progress) -> None:
 
 
 def call(*command: str, **variables: str) -> None:
-    """Run a program without input, with additional environment variables.
+    """Run a program without input, with additional environment variables. Print its output if it failed.
 
     Raises:
         Transient, Ended: it failed or took longer than `CALL_S`; its output decides which.
@@ -632,7 +632,8 @@ def small_text(path: Path) -> str:
 def write(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file atomically, or create it with its folders.
 
-    Other users may write into the metrics' folder.
+    Other users may write into the metrics' folder. Incomplete files of earlier runs in the folder are
+    removed.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.
