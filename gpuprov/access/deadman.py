@@ -84,7 +84,8 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
     """Refuse a firewall that does not allow SSH from an address. Without a stated firewall, or one without
     networks for SSH, nothing is refused.
 
-    A firewall with trusted interfaces is not refused: the connection may come through one of them.
+    Networks of the fleet are allowed like those for SSH. A firewall with trusted interfaces is not refused:
+    the connection may come through one of them.
 
     Raises:
         Refused: the address is not allowed; the message names it and the setting.

@@ -122,7 +122,9 @@ def write_page(run: str, path: Path) -> None:
 
 
 def render(runs: Sequence[Kept]) -> str:
-    """Return the HTML of runs; the last one is the subject, the others are shown over time."""
+    """Return the HTML of runs; the last one is the subject, the others are shown over time. Accepted nodes
+    are listed together, others each.
+    """
     template = page_template("accept.html.j2")
     now = runs[-1]
     return template.render(

@@ -64,7 +64,9 @@ E = TypeVar("E", bound=GpuprovError)
 
 
 def placed(error: E, node: Target) -> E:
-    """Return the error with the file and line of the node's address or connection settings added."""
+    """Return the error with the file and line of the node's address or connection settings added, unless they
+    are not known or already there.
+    """
     place = (NO_SUCH_NAME in error.seen and node.address_place) or node.place
     if place and place not in error.do:
         error.do = "; ".join(filter(None, [error.do, f"see {place}"]))
@@ -362,7 +364,8 @@ def _visit(
 
 @contextmanager
 def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
-    """Open a new connection to a node, and close it at the end of the context; this machine needs none.
+    """Open a new connection to a node, and close it at the end of the context; this machine needs none. What
+    Paramiko cannot do is left to OpenSSH.
 
     sshd closes connections before its banner while too many logins are in progress, and connections from an
     address with failed logins: those are tried again a few times.

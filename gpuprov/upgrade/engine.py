@@ -133,7 +133,8 @@ class Engine(JournalledRun[UpgradeContext]):
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
 
     def _say_held(self, batch: Batch) -> None:
-        """Run the hook `held` once for each node of a batch that failed and stays out of service.
+        """Run the hook `held`, if there is one, once for each node of a batch that failed and stays out of
+        service.
 
         A hook that fails changes no end: it is narrated, and written into the journal.
         """

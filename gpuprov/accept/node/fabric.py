@@ -38,7 +38,7 @@ def hardware_addresses(root: str = "/sys") -> "list[str]":
 
 
 def _is_hardware(name: str, root: str, depth: int = 4) -> bool:
-    """Return whether an interface, or one of those below it, belongs to a device."""
+    """Return whether an interface, or one of those below it down to `depth` levels, belongs to a device."""
     folder = "{}/class/net/{}".format(root, name)
     lower = [each[len("lower_") :] for each in names_in(folder) if each.startswith("lower_")]
     device = os.path.exists(folder + "/device")

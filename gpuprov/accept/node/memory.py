@@ -58,7 +58,8 @@ def check_kernels(gpu: "Gpu") -> "Values":
 
 
 def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
-    """Measure the GPU's memory in GB/s: `read`, `copy` by a kernel, and `driver_copy`.
+    """Measure the GPU's memory in GB/s: `read`, `copy` by a kernel, and `driver_copy`, each for a third of
+    `seconds`.
 
     Copies count both directions.
 

@@ -323,7 +323,8 @@ def _embedded_containerd() -> "Values":
 
 @collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
-    """Return the number of IMEX nodes (null without IMEX), paths of tools, sockets of rootless Docker, and
+    """Return the number of IMEX nodes (null without IMEX), paths of nvidia-modprobe and nvidia-smi (null
+    without), the target of /usr/bin/nvidia-smi, whether Docker is a snap, sockets of rootless Docker, and
     configurations of an embedded containerd.
     """
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)

@@ -25,8 +25,8 @@ WHOLE = ("FullPowerCycle", "PowerCycle")
 
 
 def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[str, str]:
-    """Cycle the power of nodes, `AT_ONCE` in parallel; return node → why it failed, also for nodes without a
-    BMC.
+    """Cycle the power of nodes, `AT_ONCE` in parallel; return node → why it failed (any error), also for
+    nodes without a BMC.
 
     Args:
         bmcs: node → its BMC; None without a stated one.

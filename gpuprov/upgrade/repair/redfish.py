@@ -299,7 +299,7 @@ def _is(certificate: bytes, fingerprint: str) -> bool:
 
 
 def _message(status: int, body: bytes) -> str:
-    """Return the status and the first message of an error of Redfish."""
+    """Return the HTTP status and the message of an error of Redfish, if it has one, cut to 200 characters."""
     try:
         said = read_object(body, ANSWER_BYTES)["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -138,8 +138,8 @@ def _next(waiting: list[str], count: int) -> tuple[list[str], list[str]]:
 
 
 def _free(context: RepairContext, names: list[str]) -> _Free:
-    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out for the
-    others.
+    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out (up to three
+    jobs, or the error) for the others.
     """
     skipped = {}
     for name, answer in use(context, names).items():
@@ -158,7 +158,8 @@ def _tested(
     skipped: dict[str, str],
     stuck: dict[str, str],
 ) -> dict[str, Mapping[str, Any] | GpuprovError]:
-    """Drain nodes, test those that are then free, and return all of them to service, also after an error.
+    """Drain nodes, test those that are then free, and return all of them to service, also after an error;
+    journalled and narrated.
 
     Nodes that are not free are added to `skipped`, those that could not be returned to `stuck`.
     """
