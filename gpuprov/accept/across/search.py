@@ -303,8 +303,8 @@ class Search:
         """Record a group that did not finish; a lost node explains it without dead links.
 
         Links at the earliest step at which nodes are stuck are dead. Without such a step: the link of a pair
-        is dead and its nodes need a test with a trusted one, more than `FEW` nodes are narrowed down, other
-        nodes need such a test.
+        is dead and its nodes need a test with a trusted one unless they had it, more than `FEW` nodes are
+        narrowed down, other nodes need such a test.
         """
         if any(each.lost for each in result.values()):
             return
