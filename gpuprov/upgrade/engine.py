@@ -116,7 +116,8 @@ class Engine(JournalledRun[UpgradeContext]):
             self._take(step, [node for node, its in due.items() if its == step], batch, steps.BY_NAME[step])
 
     def _take(self, step: str, nodes: list[str], batch: Batch, act: steps.Step) -> None:
-        """Run a step on nodes, with its beginning and each node's result in the journal.
+        """Run a step on nodes, with its beginning and each node's result in the journal; failures are
+        narrated.
 
         An error of the whole step is the failure of each of its nodes.
 

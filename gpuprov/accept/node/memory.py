@@ -95,8 +95,8 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
     """Write and check patterns over most of the free memory, in blocks of 1 GiB.
 
-    `RESERVE` stays free. Returns bytes, passes and seconds, and as `wrong` up to 16 differences with their
-    block.
+    `RESERVE` stays free. Returns bytes, the free memory before, passes and seconds, and as `wrong` up to 16
+    differences with their block.
 
     Args:
         most: bytes at most.

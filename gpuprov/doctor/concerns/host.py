@@ -168,7 +168,7 @@ def hangs(seen: Examination) -> Iterator[Fault]:
 @rule("host.stuck", "D114", source="gpud gcm")
 def stuck(seen: Examination) -> Iterator[Fault]:
     """Report processes in uninterruptible sleep at the same place of the kernel: at least three, or any in
-    network storage or the NVIDIA driver.
+    network storage or the NVIDIA driver. The kernel's own threads for disks do not count.
     """
     places: dict[str, list[str]] = {}
     for name, pid, place in seen.raw("programs")["stuck"]:

@@ -216,7 +216,8 @@ def _running_with_gpus() -> "list[list[Any]]":
 
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
-    """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments.
+    """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments,
+    of at most `FOLDERS_AT_MOST` folders, until `ENVIRONMENTS_AT_MOST` are found.
 
     Users can write most of these folders: links of users other than root and the probe's are not followed,
     and root's folders come first, so that no user's push them out.

@@ -97,7 +97,8 @@ def turn(
 def check_share(context: RepairContext, order: Sequence[str], count: int, level: Any, at_once: int) -> Share:
     """Test the first `count` nodes of `order` that are free, at most `at_once` out of service at a time.
 
-    For nodes whose test has no result others follow, until twice as many were tried.
+    For nodes whose test has no result others follow, until twice as many were tried. It ends early if a node
+    cannot be returned to service.
 
     Raises:
         Refused: there is no drain hook.

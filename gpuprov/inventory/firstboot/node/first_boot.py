@@ -105,7 +105,8 @@ class Progress:
         self.state.update(lock=order["lock"]["sha256"], attempts=self.state["attempts"] + 1)
 
     def report(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
-        """Write and print the state, also as a metric; with an exit code post it to the URL of the report.
+        """Write and print the state, also as a metric, even if a file cannot be written; with an exit code
+        post it to the URL of the report.
 
         URLs in the texts are first reduced to their public form: the texts quote output of servers and pip.
         """
@@ -451,7 +452,8 @@ def install_python() -> None:
 
 
 def apply(program: str, node: str, lock: str) -> bool:
-    """Bring the machine to its lock; return whether a reboot is needed.
+    """Bring the machine to its lock; return whether a reboot is needed. Differences that no role corrects are
+    left to `verify`.
 
     Raises:
         Transient, Ended: it failed.
