@@ -35,9 +35,7 @@ class Outcome(Generic[EndT]):
 
     @property
     def exit_code(self) -> Exit:
-        """OK if no node has a reason (a failure, or why it was left) and the run did not end early, otherwise
-        FAILED.
-        """
+        """OK if no node has a reason and the run did not end early, otherwise FAILED."""
         return Exit.FAILED if self.reasons or self.stopped else Exit.OK
 
 

@@ -129,7 +129,7 @@ class Nvml:
         return self._fixed[index]
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return GPU -> [pid, MiB] of up to 64 compute processes, [] included; without GPUs for which NVML
+        """Return GPU -> [pid, MiB] of up to 64 compute processes, [] for none; without GPUs for which NVML
         fails.
         """
         found = {}
