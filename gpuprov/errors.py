@@ -53,6 +53,7 @@ class GpuprovError(Exception):
         super().__init__(seen)
 
     def __str__(self) -> str:
+        """Return the parts that are not empty, as `SEEN; expected EXPECTED; DO`."""
         parts = [self.seen]
         if self.expected:
             parts.append(f"expected {self.expected}")

@@ -259,7 +259,7 @@ def _linked(document: Document) -> Iterator[Finding]:
 
 def _transport(document: Document) -> Iterator[Finding]:
     """Check the paths in NCCL's own log, if there is one; a variable that switches paths off is a fault,
-    except the one that acceptance sets itself.
+    except the one that acceptance sets itself. Only the first `LOG_LIMIT` characters are read.
     """
     log = part(document, "between", "nccl").get("log")
     if not isinstance(log, str):

@@ -45,7 +45,9 @@ class Acceptance:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict; `rejected`: measured and not good enough, `failed`: not measured."""
+        """Return `refused` (not loaded) or `failed` (not measured), `rejected` (measured, with a fault) or
+        `accepted`.
+        """
         if self.failure is not None:
             return "refused" if isinstance(self.failure, Refused) else "failed"
         return "rejected" if self.faults else "accepted"
@@ -64,7 +66,9 @@ class Acceptance:
         return str(part(found[0], "device").get("name", "")) if found else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON: node, verdict, error, rates, findings and the whole measurements."""
+        """Return plain data for JSON: node, verdict, error, GPU model, number of GPUs, level, time, seconds,
+        rates, findings, and the whole measurements as `measured`.
+        """
         result = self.document or {}
         return {
             "node": self.node,

@@ -144,14 +144,16 @@ def number(value: object) -> float | None:
 
 
 def part(document: object, *names: str) -> Mapping[str, Any]:
-    """Return a mapping inside a node's document; an empty one if it is missing."""
+    """Return a mapping inside a node's document; an empty one if it is missing or no mapping."""
     for name in names:
         document = document.get(name) if isinstance(document, Mapping) else None
     return document if isinstance(document, Mapping) else {}
 
 
 def rows(document: object, *names: str) -> list[Mapping[str, Any]]:
-    """Return the mappings of a list inside a node's document; an empty list if it is missing."""
+    """Return the mappings of a list inside a node's document; an empty list if it is missing. Other items are
+    left out.
+    """
     result = part(document, *names[:-1]).get(names[-1])
     return [row for row in result if isinstance(row, Mapping)] if isinstance(result, list) else []
 

@@ -63,8 +63,8 @@ def frameworks_there(
 def with_frameworks(
     result: Mapping[str, Any] | GpuprovError, python: str, answer: Mapping[str, Any] | GpuprovError
 ) -> Mapping[str, Any] | GpuprovError:
-    """Return a node's document with an interpreter's measurements, or their error, as `framework`; return a
-    node's error unchanged.
+    """Return a node's document with an interpreter's measurements, or their error, as `framework`, and the
+    path of the interpreter in it; return a node's error unchanged.
     """
     if isinstance(result, GpuprovError):
         return result

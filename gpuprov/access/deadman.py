@@ -84,7 +84,8 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
     """Refuse a firewall that does not allow SSH from an address. Without a stated firewall, or one without
     networks for SSH, nothing is refused.
 
-    A firewall with trusted interfaces is not refused: the connection may come through one of them.
+    Networks of the fleet are allowed like those for SSH. A firewall with trusted interfaces is not refused:
+    the connection may come through one of them.
 
     Raises:
         Refused: the address is not allowed; the message names it and the setting.
@@ -174,7 +175,8 @@ def _insist(target: Target, guard: Guard, command: str) -> None:
 def undo(
     session: Session | None, target: Target, guard: Guard, token: str, why: GpuprovError
 ) -> GpuprovError | None:
-    """Have the node revert the change, with retries until it confirms the result.
+    """Have the node revert the change, with retries until it confirms the result, or `guard.seconds` + 60 s
+    are over.
 
     Args:
         session: a session that was opened before the change.

@@ -76,9 +76,10 @@ class Convergence:
 def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
     """Bring nodes to the lock: roles, guarded roles, then reboots with consent, and a survey of what remains.
 
-    A node that fails or whose lease is lost is not changed further. A difference of severity `error` that
-    remains although its role has run is a failure of the node. This machine is rebooted last. With the option
-    `check` only the roles run, in Ansible's check mode, and `drift` stays empty.
+    Without the consent to downgrade, a node with newer packages than the lock is refused. A node that fails
+    or whose lease is lost is not changed further. A difference of severity `error` that remains although its
+    role has run is a failure of the node. This machine is rebooted last. With the option `check` only the
+    roles run, in Ansible's check mode, and `drift` stays empty.
 
     Args:
         plans: one for each node; a node with an empty plan is not changed.
@@ -247,7 +248,9 @@ def _because(difference: Difference) -> str:
 
 
 def _words(actual: Any) -> str:
-    """Return an actual value as text: `not set` for None, `not there` for an empty list."""
+    """Return an actual value as text: `not set` for None, `not there` for an empty list; items and `NAME
+    VALUE` pairs are separated by commas.
+    """
     if isinstance(actual, dict):
         return ", ".join(f"{name} {_words(value)}" for name, value in actual.items())
     if isinstance(actual, list):
@@ -285,7 +288,8 @@ def _leave_lost(run: RunContext, names: Iterable[str], result: Convergence) -> N
 def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
     """Reboot nodes, group by group, in the batches that each group allows.
 
-    Nodes that do not fail are added to `rebooted`.
+    Nodes that do not fail, and whose lease is not lost, are added to `rebooted`. A reboot does not count as a
+    change.
     """
     for group in run.lock.groups.values():
         own = {name: {"gpuprov_reboot": True} for name in names if name in group.hosts}

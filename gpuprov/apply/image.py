@@ -59,7 +59,8 @@ def image_lock(lock: Lock, group: str) -> Lock:
     The running kernel is that of the build machine.
 
     Raises:
-        InvalidInput: there is no such group, or it is not clear which kernel the machine will run.
+        InvalidInput: there is no such group, the tree lacks the locked kernel, or `running` is locked and the
+            tree does not have exactly one kernel.
     """
     own = own_lock(lock, group)
     stated = own.groups[group]
@@ -148,8 +149,8 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the start of services in the block: systemctl only enables units, and packages start none;
-    OSError if the files for that cannot be written.
+    """Prevent the start of services in the block: systemctl only enables units, and packages start none (an
+    existing `NO_STARTS` stays as it is); OSError if the files for that cannot be written.
     """
     before = os.environ.get("SYSTEMD_OFFLINE")
     os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md

@@ -105,6 +105,9 @@ class LeaseManager:
         self._thread = threading.Thread(target=self._renew_in_time, daemon=True)
 
     def __enter__(self) -> Self:
+        """Lock the run's folder and start the thread that renews leases; refuse if the folder stays locked
+        for `PATIENCE_S` seconds.
+        """
         self.handle = os.open(self.file.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             wait_for(self.handle, str(self.file.parent), PATIENCE_S)
@@ -117,6 +120,7 @@ class LeaseManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Stop the renewal and release the leases; an exception in a resumable run leaves them."""
         self._leaving.set()
         if kind is None or not self.terms.resumable:
             self.release()

@@ -153,7 +153,7 @@ def _play(
     """Run a playbook on nodes with `ansible-playbook` on this machine; return node → outcome.
 
     Ansible is ended after `QUIET_S` seconds without an event, more for reboots. Nodes without a failure get
-    one then.
+    one then. A node with a template in its variables fails without a play.
 
     Raises:
         GpuprovError: ansible-playbook failed without a failure of a node.

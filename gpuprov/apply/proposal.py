@@ -33,7 +33,7 @@ class Proposal:
         return [node for node in self.found if node.reason is not None]
 
     @property
-    def silent(self) -> list[str]:
+    def in_sync(self) -> list[str]:
         """Nodes without drift."""
         return [node.name for node in self.found if node.status == "in_sync"]
 

@@ -18,7 +18,8 @@ def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
     """Return the keys in key files, as lines without duplicates.
 
     Args:
-        way: the fleet's route to a node; its key is used if no files are stated.
+        way: the fleet's route to a node; without stated files its identity files are used, or else the first
+            default key that exists.
         stated: files of public keys.
 
     Raises:

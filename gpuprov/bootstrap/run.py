@@ -269,12 +269,13 @@ def _prove(node: NodeResult, goal: Goal) -> None:
 
 
 def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
-    """Disable password logins, and test a new login; undo the change if the test fails.
+    """Disable password logins, in a new drop-in, restart sshd, and test a new login; undo the change if the
+    test fails.
 
     If the test fails but the node reports that the change was kept, that counts as success.
 
     Raises:
-        GpuprovError: the change failed or was undone.
+        GpuprovError: the change failed or was undone, also if the drop-in exists already.
     """
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)

@@ -94,7 +94,7 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
 
     The name is that of a GPU (any of its names), a driver branch or version, an operating system, a CUDA,
     cuDNN or NCCL release, a known issue, a bulletin or its CVE, a repository, a doubt, a policy or a cloud's
-    machine type. Sources and doubts are returned as text.
+    machine type. Sources and doubts are returned as text; a GPU has its oldest driver, too.
 
     Raises:
         InvalidInput: no record has that name, or several have.

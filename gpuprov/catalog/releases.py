@@ -169,7 +169,8 @@ def current_folder() -> Path:
 
 
 def pinned(stated: str, sha256: str) -> Release:
-    """Return the release of that version and hash, after a check of its files.
+    """Return the release of that version and hash, gpuprov's own or an installed one, after a check of its
+    files.
 
     Raises:
         Refused: it is not installed, or was changed.

@@ -19,8 +19,9 @@ def measure_share(chosen: options.Chosen, stated: str, level: Level) -> tuple[di
     """Test the next nodes of a fleet's weekly share; return node → its measurements or its error, and the
     exit code.
 
-    Nodes that a killed run has left drained are returned to service first. The exit code is FAILED if a node
-    could not be returned, otherwise OK.
+    Nodes that a killed run has left drained are returned to service first. Nodes that another run or user has
+    drained are left out, with a note. Without a node to test now, return {} and OK. The exit code is FAILED
+    if a node could not be returned, otherwise OK.
 
     Raises:
         InvalidInput: the share is not a percentage, or there is no lock.

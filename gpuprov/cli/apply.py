@@ -200,7 +200,7 @@ def proposed(
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     if full or roles or not verified:
         return proposal
-    unknown = not_verified(chosen.lock, chosen.lock_path, proposal.silent)
+    unknown = not_verified(chosen.lock, chosen.lock_path, proposal.in_sync)
     if not unknown:
         return proposal
     options.note(f"verifying {fold(unknown)}: no drift, but no passed verification of this lock is known")

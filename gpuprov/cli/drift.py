@@ -162,7 +162,8 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
 
 def _watch(look: Callable[[], Run], seconds: float, output: str, reports: ReportFiles) -> Exit:
-    """Check nodes until interrupted; print and keep only runs that differ from the previous one.
+    """Check nodes until interrupted; print and keep only the first run and runs that differ from the previous
+    one. Report files are written after each.
 
     Args:
         seconds: time from the start of a survey to the start of the next.

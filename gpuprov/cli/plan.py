@@ -44,7 +44,7 @@ def command(chosen: options.Chosen, output: str, local: bool, markdown: Path | N
     else:
         for line in proposal_lines(chosen.lock, proposal):
             tell(line)
-        if unknown := not_verified(chosen.lock, chosen.lock_path, proposal.silent):
+        if unknown := not_verified(chosen.lock, chosen.lock_path, proposal.in_sync):
             options.note(
                 f"{fold(unknown)}: no passed verification of this lock is known; apply verifies first"
             )

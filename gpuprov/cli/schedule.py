@@ -204,7 +204,9 @@ def _as_user(user: str, *needed: Path) -> None:
 
 
 def closed(path: Path, user: str) -> Path | None:
-    """Return the first part of a path that a user cannot enter, or None; groups' rights are ignored."""
+    """Return the first part of a path that a user cannot enter, or None; groups' rights are ignored, and an
+    unknown user has those of others. OSError if a part does not exist.
+    """
     try:
         uid = pwd.getpwnam(user).pw_uid
     except KeyError:

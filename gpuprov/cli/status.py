@@ -166,8 +166,10 @@ def _say(
 ) -> None:
     """Print the nodes' states, as JSON or as lines; a stamp precedes each line and puts JSON on one line.
 
+    With `view.only_odd` lines of ordinary nodes are left out.
+
     Args:
-        notes: versions that security bulletins concern.
+        notes: versions that security bulletins concern; JSON with a stamp lacks them.
     """
     from gpuprov.doctor.status import status_document
     from gpuprov.report.status import status_lines, status_rows

@@ -11,7 +11,8 @@ from gpuprov.errors import Exit
 
 
 def show_overview(nodes: tuple[str, ...], lock_path: Path, output: str) -> Exit:
-    """Survey nodes of the lock, print the fleet's state, and keep the look; return the survey's exit code.
+    """Survey nodes of the lock, print the fleet's state with notes on security, and keep the look; return the
+    survey's exit code.
 
     Args:
         nodes: names, ranges and groups; without any, all.

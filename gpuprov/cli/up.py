@@ -161,7 +161,7 @@ class Server:
     agreed: bool = False
 
     def trust(self, *, before: str = "") -> None:
-        """Ask whether an unknown host key is trusted, and pin it; ask nothing for a known one.
+        """Ask whether an unknown host key is trusted, and pin it; for a known one ask only for `before`.
 
         Args:
             before: another action to ask for in the same question.

@@ -265,7 +265,7 @@ def _number(text: object) -> float:
 
 
 def _program(row: Mapping[str, Any]) -> Program:
-    """Parse a row of the collector `programs`."""
+    """Parse a row of the collector `programs`, with texts and the list of GPUs cut to their limits."""
     uid = str(row.get("uid") or "")
     return Program(
         pid=int(row["pid"]),

@@ -115,7 +115,8 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
 def judged(
     seen: Examination, table: Iterable[Rule], failed: Callable[[Exception], str]
 ) -> tuple[list[Fault], dict[str, str]]:
-    """Judge one machine by the rules of a table; return the faults, and rule → why it could not judge.
+    """Judge one machine by the rules of a table; return the faults, and rule → why it could not judge, or
+    that it has more than `FAULTS` faults, of which the first are kept.
 
     Args:
         failed: returns the reason for an exception that no rule should raise.

@@ -36,7 +36,9 @@ def without_line(place: str) -> ShellLine:
 
 
 def without_text(path: str, text: str) -> ShellLine:
-    """Return the command that deletes the lines with exactly this text from a file."""
+    """Return the command that deletes the lines with exactly this text from a file. A description instead if
+    the text has a `|` or is not printable.
+    """
     if "|" in text or not text.isprintable():  # sed's delimiter; characters that no shell line can have
         return shell("remove the line {} from {}", text, path)
     literal = re.sub(r"([][\\.*^$+?(){}])", r"\\\1", text)

@@ -75,7 +75,7 @@ class NodeNow:
 
 
 def read_node(name: str, facts: Facts) -> NodeNow:
-    """Parse a node's reading.
+    """Parse a node's reading, with at most `PROGRAMS` programs of each GPU.
 
     Raises:
         Missing: the collector `status` did not run or failed.

@@ -32,7 +32,9 @@ def gpus_of(seen: Examination) -> tuple[Gpu, ...]:
 
 
 def gpu_serial(gpu: Gpu) -> str:
-    """Return what identifies a GPU in every machine: its serial number, else its UUID, else nothing."""
+    """Return what identifies a GPU in every machine: its serial number, else its UUID, else nothing. One that
+    has only zeros does not count.
+    """
     found = (each for each in (gpu.serial, gpu.uuid) if each and each.strip("0") and _SERIAL.fullmatch(each))
     return next(found, "")
 

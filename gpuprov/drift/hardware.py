@@ -53,7 +53,8 @@ def nvme_tb(facts: Facts) -> float | None:
 
 
 def ports(facts: Facts) -> list[Port]:
-    """Return every network port with its own hardware; an RDMA-capable Ethernet port appears as both.
+    """Return every network port with its own hardware; an RDMA-capable Ethernet port appears as both. A port
+    without a link has the speed 0.
 
     Ports that the drivers do not report but that are InfiniBand on the bus are included with unknown speed.
     """

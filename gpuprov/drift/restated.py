@@ -28,7 +28,10 @@ def restated(node: NodeDrift, stated: Mapping[str, Expectation]) -> NodeDrift:
 
 
 def _of_lock(difference: Difference, expectation: Expectation) -> Difference:
-    """Return the difference with the values that the lock states."""
+    """Return the difference with the values that the lock states.
+
+    A difference that cannot be corrected until the driver answers keeps no role, and a reboot.
+    """
     role, reboot = expectation.role, expectation.reboot
     if expectation.needs_driver and difference.role is None and difference.reboot:
         role, reboot = None, True  # nothing can be set or read until the driver answers

@@ -91,7 +91,9 @@ def _installed(node: NodeDrift, group: LockedGroup) -> list[tuple[str, Version]]
 
 
 def _of_packages(component: Component, actual: Mapping[str, object]) -> list[str]:
-    """Return the installed versions of those packages of a component that have its version."""
+    """Return the installed versions of those packages of a component that have its version, or of all if none
+    has.
+    """
     own = [name for name, text in component.packages.items() if _plain(text).startswith(component.version)]
     named = own or list(component.packages)
     return [_plain(text) for name in named if isinstance(text := actual.get(name), str)]

@@ -187,7 +187,9 @@ def forget(*paths: str | None) -> None:
 
 
 def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
-    """Return the memory of this boot and the values of earlier runs; empty ones without a file."""
+    """Return the memory of this boot and the values of earlier runs; empty ones after another boot, or
+    without a valid file.
+    """
     try:
         value = json.loads(Path(path).read_text("utf-8"))
         if value["boot"] == boot and boot:

@@ -195,7 +195,7 @@ def _of_faults(
 
 
 def _diagnosed(each: Diagnosis) -> NodeDrift:
-    """Return a machine's diagnosis as drift; without an examination, its error."""
+    """Return a machine's diagnosis as drift, without risks and hints; without an examination, its error."""
     if each.failure is not None:
         return without_facts(each.host, each.failure)
     faults = tuple(

@@ -69,6 +69,9 @@ class History(AbstractContextManager["History"]):
     """
 
     def __init__(self, path: Path | None = None) -> None:
+        """Open the database, or create it for its owner only; InvalidInput if it cannot be kept or is no
+        history.
+        """
         self.path = path or state_dir() / "history.sqlite"
         try:
             make_folders(self.path.parent)

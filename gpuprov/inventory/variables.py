@@ -38,7 +38,8 @@ def group_variables(group: LockedGroup) -> Variables:
 def variables_of(hosts: Reached, group: LockedGroup | None) -> tuple[Variables, dict[str, Variables]]:
     """Return the variables that all hosts share, and host → the variables that only it has.
 
-    Hosts without variables of their own are left out.
+    Hosts without variables of their own are left out. A host with another login than its group's has it for
+    the role ssh_hardening.
 
     Args:
         hosts: host → its address and its connection settings; at least one.

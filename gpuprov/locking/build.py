@@ -100,10 +100,11 @@ def build_lock(
 def release_for(
     previous: Lock | None, upgrade: Collection[str], narrate: Narrate
 ) -> tuple[Release, CatalogPin | None]:
-    """Return the catalog for the lock, and its pin: the previous lock's catalog unless components are
-    upgraded.
+    """Return the catalog for the lock, and its pin: the previous lock's catalog, or the current one without a
+    lock or if components are upgraded.
 
-    If the previous lock pins no catalog: gpuprov's own, without a pin.
+    If the previous lock pins no catalog: gpuprov's own, without a pin, and a line to `narrate` if that is not
+    the current one.
 
     Raises:
         Refused: the catalog of the previous lock is missing.

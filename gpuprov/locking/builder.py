@@ -12,8 +12,8 @@ from gpuprov.model.stack import IMAGE, StackPolicy
 
 
 def module_build(stated: StackPolicy) -> Literal["once"] | None:
-    """Return `once` if a stated builder compiles a group's module for all nodes, else None: each compiles its
-    own.
+    """Return `once` if a builder is stated and no other `module_build`: it compiles a group's module for all
+    nodes. Else None: each compiles its own.
 
     No node compiles for others by default: root on that node would decide what runs in every kernel.
     """

@@ -44,7 +44,9 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
 
 
 def brief(lines: Iterable[str]) -> list[str]:
-    """Return lines of `changes` without those that follow from a version, and their number at the end."""
+    """Return lines of `changes` without those that follow from a version, and their number at the end; all of
+    them if no other line is left.
+    """
     listed = list(lines)
     kept = [line for line in listed if not DETAIL.match(line)]
     left = len(listed) - len(kept)

@@ -29,8 +29,8 @@ def digest(
     network: NcclRecord | None,
     secure_boot: LockedSecureBoot | None,
 ) -> str:
-    """Return `sha256:` and the hash of the fleet, its profiles, the derived network and the Secure Boot
-    certificate.
+    """Return `sha256:` and the hash of the fleet without the signing key, its profiles, the derived network
+    and the Secure Boot certificate.
     """
     read = [*profiles, *([network] if network else []), *([secure_boot] if secure_boot else [])]
     # The key's path differs between controllers.

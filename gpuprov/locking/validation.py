@@ -38,6 +38,7 @@ class Problem:
     exit_code: Exit = Exit.USAGE
 
     def __str__(self) -> str:
+        """Return `FILE:LINE: SEEN; expected EXPECTED; DO [KIND]`, without parts that are not known."""
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         more = [f"expected {self.expected}"] if self.expected else []
         more += [self.do] if self.do else []

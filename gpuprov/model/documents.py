@@ -106,7 +106,8 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
 
 
 def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
-    """Return all structural errors of a document, in the order of its lines; [] for a valid one.
+    """Return all structural errors of a document, in the order of its lines, one for each value of a line; []
+    for a valid one.
 
     A key that is missing next to an unknown key is not reported: it is probably misspelt.
     """

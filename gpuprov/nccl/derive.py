@@ -89,7 +89,7 @@ def derive(
 
 def _sockets(choice: Choice, rails: Rails) -> dict[str, Decision]:
     """Return the interfaces for NCCL and Gloo, none without a usable one; with RDMA they carry only the first
-    contact, so one is enough.
+    contact, so one is enough. The address family is added if they have only IPv6.
     """
     if not choice.nics:
         return {}

@@ -62,7 +62,9 @@ def _interfaces(name: str, chosen: set[str], value: str, nics: Sequence[NetworkI
 
 
 def _ports(chosen: set[str], value: str, hcas: Sequence[RdmaPort]) -> list[Finding]:
-    """Return findings if a value selects no RDMA port, or ports that are not active."""
+    """Return findings if a value selects no RDMA port (bad), or ports that are not active (a warning); []
+    otherwise.
+    """
     if not chosen:
         have = ", ".join(map(str, hcas)) or "none"
         return [Finding("bad", "site.missing", f"NCCL_IB_HCA={value} fits no RDMA port of the node ({have})")]

@@ -125,7 +125,7 @@ def _intra(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
 
 
 def _no_intra(log: NcclLog, wanted: ExpectedPaths, expected: str) -> list[Finding]:
-    """Judge a log without paths within nodes: a warning if some are expected and NVLS is not used."""
+    """Judge a log without paths within nodes: if some are expected, ok with NVLS, else a warning."""
     if wanted.intra is None:
         return []
     if log.nvls:
@@ -182,7 +182,9 @@ def _inter(log: NcclLog, wanted: ExpectedPaths) -> list[Finding]:
 
 
 def _fabrics(log: NcclLog) -> set[str]:
-    """Return the kinds of fabric used between nodes: ib, roce, efa, socket, or a plugin's own name."""
+    """Return the kinds of fabric used between nodes: ib, roce, efa, socket, or a plugin's own name. Without
+    such a path, the network that NCCL names for several nodes.
+    """
     inter = log.transports["inter"]
     used = {_fabric(transport.partition("/")[2] or transport, log) for transport in inter}
     if not used and log.network and (log.nodes or 1) > 1:

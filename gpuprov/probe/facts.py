@@ -498,7 +498,11 @@ class Facts:
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:
-        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty."""
+        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty.
+
+        Raises:
+            Missing: it is not a JSON object.
+        """
         value = self.raw("daemon_json")["value"]
         if not isinstance(value, (dict, type(None))):
             raise Missing("daemon_json", "/etc/docker/daemon.json is not an object")
@@ -506,7 +510,11 @@ class Facts:
 
     @part
     def containerd(self) -> Containerd:
-        """containerd's effective configuration without registries; empty if it was not requested."""
+        """containerd's effective configuration without registries; empty if it was not requested.
+
+        Raises:
+            Missing: it is not TOML.
+        """
         try:
             return parse_containerd(self.raw("containerd")["dump"] or "")
         except ValueError as error:
@@ -519,7 +527,11 @@ class Facts:
 
     @part
     def toolkit(self) -> Toolkit:
-        """Configuration of NVIDIA's container toolkit, and the CDI specifications."""
+        """Configuration of NVIDIA's container toolkit, and the CDI specifications.
+
+        Raises:
+            Missing: its configuration is not TOML.
+        """
         try:
             return parse_toolkit(self.raw("toolkit"))
         except ValueError as error:

@@ -236,7 +236,9 @@ def _unpack(body: bytes) -> dict[str, Any]:
 
 
 def _last_words(stdout: bytes, stderr: bytes) -> str:
-    """Return `: ` and the last line that a node printed, preferably on standard error; empty without one."""
+    """Return `: ` and the last line that a node printed, preferably on standard error, cut to 200 characters
+    and quoted unless it is ASCII; empty without one.
+    """
     for said in (stderr, stdout[-4096:]):
         lines = [line.strip() for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:

@@ -16,8 +16,8 @@ HEAD = ("measured", "least", "middle", "most", "unit", "of peak", "floor")
 
 
 def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
-    """Yield a line per node with its findings below, except those that are ok; then, for each GPU model, a
-    table of the measurements on all nodes.
+    """Yield a line per node with its findings below, bad ones first, without those that are ok; then, for
+    each GPU model, a table of the measurements on all nodes.
     """
     nodes = list(judged)
     for each in nodes:
@@ -33,8 +33,8 @@ def accept_lines(judged: Iterable[Acceptance]) -> Iterator[str]:
 
 
 def _summary(each: Acceptance) -> str:
-    """Return a node's verdict with its error, or with its GPUs, the level, the seconds and the number of
-    faults.
+    """Return a node's verdict with its error, or with its GPUs, the level, the seconds, DCGM's result if it
+    ran, and the number of faults.
     """
     if each.failure is not None:
         return f"{each.verdict}: {each.failure}"

@@ -15,8 +15,8 @@ SMI_SCHEMA = "gpuprov.smi/1"
 
 
 def smi_document(smi: Smi) -> dict[str, Any]:
-    """Return `gpuprov.smi/1`: MHz, MiB, W and degrees C as numbers, modes as booleans, missing values as
-    null.
+    """Return `gpuprov.smi/1`, with the error, if any, versions, GPUs and warnings: MHz, MiB, W and degrees C
+    as numbers, modes as booleans, missing values as null.
     """
     document: dict[str, Any] = {"schema": SMI_SCHEMA}
     if smi.error:

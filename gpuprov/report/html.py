@@ -131,7 +131,7 @@ def _differs(each: Difference) -> Cell:
 
 
 def headline(run: Run) -> str:
-    """Return the result in one sentence: `1 of 2 nodes differs, 1 did not answer`."""
+    """Return the result in one sentence: `1 of 2 nodes differs, 1 did not answer`, or how many match."""
     total = len(run.nodes)
     differ = sum(node.status == "drifted" for node in run.nodes)
     silent = sum(node.reason is not None for node in run.nodes)

@@ -47,7 +47,9 @@ def live_line(line: Callable[[], str]) -> Iterator[None]:
 
 
 def print_above(text: str) -> bool:
-    """Print text above the updated line; return False without one, and nothing was printed."""
+    """Print text above the updated line, with a newline unless it has one; return False without one, and
+    nothing was printed.
+    """
     if not _shown:
         return False
     from rich.text import Text

@@ -153,7 +153,7 @@ def _sums(seen: Overview) -> str:
 
 
 def _cells(seen: Overview, node: NodeDrift) -> tuple[str, ...]:
-    """Return the cells of a node without its name."""
+    """Return a node's driver, CUDA toolkits, drift, health and lease as cells; `-` for what it lacks."""
     components = seen.lock.hosts()[node.name].components
     driver, cuda = components.driver.version, components.cuda
     loaded = _loaded(node, driver)
@@ -219,7 +219,9 @@ def _event_lines(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _doctor(examined: tuple[str, NodeDrift] | None) -> str:
-    """Return the result of a node's last examination with its day; `-` without one."""
+    """Return the result of a node's last examination with its day: the reason's status, `healthy`, or the
+    number of faults; `-` without one.
+    """
     if examined is None:
         return "-"
     at, result = examined

@@ -122,7 +122,9 @@ def write_page(run: str, path: Path) -> None:
 
 
 def render(runs: Sequence[Kept]) -> str:
-    """Return the HTML of runs; the last one is the subject, the others are shown over time."""
+    """Return the HTML of runs; the last one is the subject, the others are shown over time. Accepted nodes
+    are listed together, others each.
+    """
     template = page_template("accept.html.j2")
     now = runs[-1]
     return template.render(
@@ -193,8 +195,8 @@ def _labelled(places: Sequence[float], names: Iterable[str], most: int) -> list[
 
 
 def _blamed(node: Mapping[str, Any], measure: str) -> set[str]:
-    """Return the GPUs, pairs, drives and ports that the node's findings about the measurement concern, and
-    `all` if there is such a finding.
+    """Return the GPUs, pairs, drives and ports that the node's findings of level `bad` about the measurement
+    concern, and `all` if there is such a finding.
     """
     rules = (f"{measure}.", "across.") if measure == "between_nodes" else (f"{measure}.",)
     texts = [
@@ -221,7 +223,9 @@ def _over_nodes(now: Kept, name: str, top: float, unit: str, rules: list[Rule]) 
 
 
 def _over_time(runs: Sequence[Kept], name: str, top: float, unit: str) -> Panel:
-    """Return the median of each node in each run, connected by lines."""
+    """Return the median of each node in each run, connected by lines. A median is marked if a finding
+    concerns a value of its node.
+    """
     places = _spread(len(runs))
     lines: dict[str, list[tuple[float, float]]] = defaultdict(list)
     panel = Panel("over time, the median of each node", scale=_scale(top))

@@ -54,8 +54,8 @@ def write_textfile(run: Run, path: Path) -> None:
 
 
 def _registry(run: Run) -> CollectorRegistry:
-    """Return the metrics of a run: nodes by status, each node's result, each check that differs, versions
-    that security bulletins concern, and the time.
+    """Return the metrics of a run: nodes by status, each node's result, the seconds of its lease and of an
+    armed switch, each check that differs, versions that security bulletins concern, and the time.
     """
     registry = CollectorRegistry()
     gauges = {name: Gauge(name, METRICS[name][0], METRICS[name][1], registry=registry) for name in METRICS}

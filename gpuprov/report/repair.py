@@ -28,7 +28,9 @@ FAULTS = 3
 
 
 def repair_plan_lines(patients: Mapping[str, Patient], at_once: int, away: Sequence[str]) -> Iterator[str]:
-    """Yield the verdicts with their faults and rungs, equal ones on one line, then the limit of nodes."""
+    """Yield the verdicts with their faults and rungs, equal ones on one line, then the limit of nodes, if any
+    is treated or stays out.
+    """
     alike: dict[str, list[str]] = defaultdict(list)
     for node, each in patients.items():
         alike[_line(each)].append(node)

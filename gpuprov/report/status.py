@@ -55,7 +55,8 @@ def _cells(gpu: GpuNow) -> tuple[str, ...]:
 def _folded(node: NodeNow, common: dict[str, Any]) -> tuple[tuple[str, ...], bool]:
     """Return the cells of a node's line, and whether a GPU differs from the majority.
 
-    Busy is the average of its GPUs, memory and power their sum, temperature the highest, clock the lowest.
+    Busy is the average of its GPUs, memory and power their sum, temperature the highest, clock the lowest,
+    with 0 for an unknown one. At most two programs and differences are named, others counted.
 
     Args:
         common: the usual values, from `usual`.

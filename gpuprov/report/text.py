@@ -23,7 +23,9 @@ DRIVER = "nvidia_driver"
 
 
 def drift_lines(nodes: Iterable[NodeDrift]) -> Iterator[str]:
-    """Yield one line for the nodes in sync, one for each difference and each failure, nodes folded."""
+    """Yield one line for the nodes in sync, then one for each difference and each failure, nodes folded; also
+    the differences of a node with a failure.
+    """
     in_sync: list[str] = []
     others: list[tuple[str, str]] = []
     for node in nodes:
@@ -167,12 +169,14 @@ def _minutes(expected: Pace) -> str:
 
 
 def _size(size: int) -> str:
-    """Return bytes in MB or GB."""
+    """Return bytes in GB with one decimal from 1 GB on, else in whole MB, at least 1."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{max(1, round(size / 1e6))} MB"
 
 
 def trust_lines(lock: Lock, plans: Iterable[NodePlan]) -> Iterator[str]:
-    """Yield lines about the builders that nodes trust, for nodes that get a driver compiled elsewhere."""
+    """Yield lines about the builders that nodes trust, for nodes whose plan installs a driver compiled
+    elsewhere.
+    """
     hosts = lock.hosts()
     drivers = {plan.name: hosts[plan.name].components.driver for plan in plans if DRIVER in plan.roles}
     result = (

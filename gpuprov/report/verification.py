@@ -37,7 +37,9 @@ def _nodes(verdict: Verdict) -> Iterator[str]:
 
 
 def _failures(verdict: Verdict, details: bool, tried: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """Yield the lines of each failure; nodes with the same check, values and kind of remedy share one."""
+    """Yield the lines of each failure: what was expected and seen, with `details` what was looked at, and
+    what to do; nodes with the same check, values and kind of remedy share one.
+    """
     same: Failures = defaultdict(list)
     for node in verdict.nodes:
         hints = _hints(node, tried.get(node.name, ()))

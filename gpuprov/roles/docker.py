@@ -24,7 +24,9 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages and unit if Docker is locked, and the required values of daemon.json."""
+    """Return the expected packages and unit if Docker is locked, and the required values of daemon.json if
+    there are any.
+    """
     docker, config = group.components.docker, daemon_config(group)
     role = "docker"
     stated = []

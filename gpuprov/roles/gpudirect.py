@@ -49,7 +49,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return packages, and the modules to load at boot; None if the lock states nothing of the role."""
+    """Return versions, packages and unwanted packages, and the modules to load at boot; these are None if the
+    lock states nothing of the role.
+    """
     parts = group.components
     return {
         "gpudirect_doca_version": version(parts.doca_ofed),

@@ -45,7 +45,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return mode, version and the nodes' addresses; `unset` and no nodes if the lock states no mode."""
+    """Return mode, version and the nodes' addresses; `unset` if the lock states no mode, and no nodes unless
+    a daemon of the host runs.
+    """
     mode = group.setting("imex")
     return {
         "imex_mode": mode or "unset",

@@ -49,7 +49,8 @@ def expectations(group: LockedGroup, others: Iterable[Expectation]) -> list[Expe
 
 
 def variables(group: LockedGroup, others: Iterable[Expectation]) -> dict[str, Any]:
-    """Return packages, and path and text of the textfile for Prometheus; None and "" if it is not stated.
+    """Return packages, unwanted packages, and path and text of the textfile for Prometheus; None and "" if it
+    is not stated.
 
     Args:
         others: expectations of all other roles.

@@ -65,7 +65,9 @@ def changes_connections(name: str) -> bool:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return version, packages, configuration; None or empty for those that the lock does not have."""
+    """Return version, packages, unwanted packages, configuration; None or empty for those that the lock does
+    not have.
+    """
     nccl = group.components.nccl
     return {
         "nccl_version": version(nccl),

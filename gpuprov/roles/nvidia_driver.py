@@ -81,7 +81,8 @@ OVERRULED = (
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected driver on disk and in the kernel.
+    """Return the expected driver on disk and in the kernel, also of the next boot and of a new kernel, and
+    that nouveau is neither loaded nor allowed.
 
     The kernel's headers are expected only where each node compiles, signatures only if the fleet signs.
     """
@@ -127,7 +128,8 @@ def _signature(group: LockedGroup, kernel: str) -> Expectation | None:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return versions, packages and kernel; packages that change with the driver are in its set.
+    """Return versions, packages and kernel; packages that change with the driver are in its set. Also
+    expressions for packages of other branches, and the stream of the module if it has one.
 
     `nvidia_driver_module_build` and `nvidia_driver_only_builder` are left out unless only builders compile.
     """
@@ -154,7 +156,9 @@ def _others_never_compile(group: LockedGroup) -> bool:
 
 
 def other_branches(hold_patterns: list[str], branch: int) -> list[str]:
-    """Return expressions for `name=version` of the driver packages and modules of other branches."""
+    """Return expressions for `name=version` of the driver packages and modules of other branches. Tools with
+    their own versions are left out.
+    """
     version = rf"=(?:\d+:)?(?!{branch}\.)\d{{3}}\.\d"
     found = [f"(?!{INDEPENDENT}){pattern.removesuffix('$')}{version}" for pattern in hold_patterns]
     return [*found, PRECOMPILED.format(branch=branch)]

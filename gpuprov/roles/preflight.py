@@ -31,7 +31,8 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the locked system, those that are accepted, and the fingerprint that Secure Boot needs.
+    """Return the locked system and architecture, whether the driver compiles modules, the systems that are
+    accepted, and the fingerprint that Secure Boot needs.
 
     Also the packages that the driver needs from repositories that the system does not enable at first. The
     fingerprint is left out if the fleet does not sign, or if each node compiles its own modules.

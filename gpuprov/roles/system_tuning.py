@@ -59,7 +59,9 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:
-    """Return the stated values; the role removes others that it set before."""
+    """Return the stated values, and the variables for debugging to remove; the role removes others that it
+    set before.
+    """
     stated = group.setting("tuning") or {}
     return {
         "system_tuning_limits": limits(stated),

@@ -258,7 +258,8 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 def first_packages(stated: Mapping[str, Any], names: Collection[str], by: Manager = "apt") -> dict[str, Any]:
     """Return a host's variables: packages of several roles that a fresh node installs in one transaction.
 
-    `packages_together` maps the name of a set to its packages, without empty sets.
+    `packages_together` maps the name of a set to its packages, without empty sets; `packages_together_beside`
+    are the packages that the roles need from other repositories.
 
     Args:
         stated: the variables of its group.

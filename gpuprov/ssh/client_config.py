@@ -117,7 +117,9 @@ def _complaint(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def _patterns(files: Sequence[str]) -> frozenset[str] | None:
-    """Return the patterns in the files' `Host` lines except `*`; None if only ssh can distinguish hosts."""
+    """Return the patterns in the files' `Host` lines except `*`, in lower case and without `!`; None if only
+    ssh can distinguish hosts.
+    """
     found: set[str] = set()
     for path in files:
         for words in _lines(Path(path).expanduser(), depth=0):

@@ -66,7 +66,9 @@ def connect(way: Route, limits: ConnectionLimits) -> list[Connection]:
 
 
 def close(opened: list[Connection]) -> None:
-    """Close connections in reverse order: a jump host's connection is closed after those through it."""
+    """Close connections in reverse order: a jump host's connection is closed after those through it; an error
+    ends that.
+    """
     for connection in reversed(opened):
         connection.close()
 
@@ -116,7 +118,8 @@ def _connect(way: Route, before: list[Connection], limits: ConnectionLimits) -> 
     Raises:
         BeyondParamiko: the peers share no algorithm that Paramiko has, or the key is one that it cannot use.
         ClosedBeforeBanner: the server closed the connection before its banner, within the time limit.
-        Unreachable: another error of the connection.
+        Unreachable: another error of the connection; it is closed.
+        InvalidInput: as `connect`.
     """
     credentials = Credentials(way)
     connection = Connection(

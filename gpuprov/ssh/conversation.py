@@ -86,6 +86,11 @@ class ChannelConversation(Conversation):
     def __init__(
         self, transport: paramiko.Transport, command: str, stdin: bytes, seconds: float, limit: int
     ) -> None:
+        """Start the command and write its input, each within `seconds`.
+
+        Raises:
+            Unreachable: the connection breaks.
+        """
         super().__init__(limit)
         # Paramiko waits without a time limit for the reply to a request.
         watch = threading.Timer(seconds, transport.close)
@@ -186,7 +191,7 @@ class PipeConversation(Conversation):
         return os.read(self._process.stdout.fileno(), PIECE)
 
     def _drain(self) -> None:
-        """Read standard error and keep its first part: a full pipe would block the program."""
+        """Read standard error and keep its first 16 pieces: a full pipe would block the program."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe was requested
         with self._process.stderr as errors:
             while piece := errors.read(PIECE):

@@ -167,7 +167,9 @@ class _AgentAt(AgentSSH):
 
 
 def _agent_keys(agent: str | None) -> tuple[paramiko.AgentKey, ...]:
-    """Return the keys of the agent at a socket, by default the environment's; none if it does not answer."""
+    """Return the keys of the agent at a socket, by default the environment's; none for `none`; none if it
+    does not answer.
+    """
     path = os.environ.get("SSH_AUTH_SOCK") if agent is None else agent
     if not path or path == "none":
         return ()

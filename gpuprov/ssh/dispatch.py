@@ -108,6 +108,7 @@ class Dispatch:
     crew: Crew | None = None
 
     def __post_init__(self) -> None:
+        """Raise ValueError for a password together with workers."""
         if self.crew is not None and self.password is not None:
             raise ValueError("a password is not sent to workers")
 

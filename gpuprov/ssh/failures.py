@@ -73,7 +73,9 @@ def _is_silence(error: BaseException) -> bool:
 
 
 def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachable:
-    """Return the error for a host key that differs from the known one, or is revoked."""
+    """Return the error for a host key that differs from the known one, with the command that removes that, or
+    is revoked.
+    """
     files = route.known_files()
     name = route.host_key_names[0]
     if files.revocation(error.key):

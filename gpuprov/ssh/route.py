@@ -65,7 +65,7 @@ class Route:
 
     @property
     def login(self) -> str:
-        """The user for logins over SSH, also for a node that gpuprov itself reaches without SSH."""
+        """The user for logins over SSH; of this machine the stated one, or root."""
         return (self.stated.user or "root") if self.local else self.user
 
     @property

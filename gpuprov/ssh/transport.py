@@ -64,7 +64,9 @@ E = TypeVar("E", bound=GpuprovError)
 
 
 def placed(error: E, node: Target) -> E:
-    """Return the error with the file and line of the node's address or connection settings added."""
+    """Return the error with the file and line of the node's address or connection settings added, unless they
+    are not known or already there.
+    """
     place = (NO_SUCH_NAME in error.seen and node.address_place) or node.place
     if place and place not in error.do:
         error.do = "; ".join(filter(None, [error.do, f"see {place}"]))
@@ -230,7 +232,9 @@ class ParamikoSession(Session):
             channel.close()
 
     def _write(self, channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-        """Write as much as is accepted; a command that reads no input may have ended already."""
+        """Write as much as is accepted; a command that reads no input may have ended already. TimeoutError at
+        the deadline.
+        """
         rest = memoryview(stdin)
         try:
             while rest:
@@ -360,7 +364,8 @@ def _visit(
 
 @contextmanager
 def open_session(node: Target, limits: ConnectionLimits) -> Iterator[Session]:
-    """Open a new connection to a node, and close it at the end of the context; this machine needs none.
+    """Open a new connection to a node, and close it at the end of the context; this machine needs none. What
+    Paramiko cannot do is left to OpenSSH.
 
     sshd closes connections before its banner while too many logins are in progress, and connections from an
     address with failed logins: those are tried again a few times.

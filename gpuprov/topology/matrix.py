@@ -92,7 +92,7 @@ class Topology:
 
 
 def nvlinks(kind: str) -> int | None:
-    """Return the number of NVLinks of a cell: 18 for `NV18`, None for any other path."""
+    """Return the number of NVLinks of a cell: 18 for `NV18`, None for any other text."""
     return int(kind[2:]) if kind.startswith("NV") and kind[2:].isdigit() else None
 
 

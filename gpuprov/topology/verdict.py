@@ -144,7 +144,9 @@ def _nic_finding(names: str, kind: str, gpus: list[str]) -> Finding:
 
 
 def _cpus(topology: Topology) -> list[Finding]:
-    """Return the nearest CPUs, one `ok` finding for GPUs that share them; a warning if none are known."""
+    """Return the nearest CPUs, one `ok` finding for GPUs that share them; a warning if none are known for
+    any.
+    """
     groups: dict[tuple[str, int | str | None], list[str]] = defaultdict(list)
     for gpu in topology.gpus:
         near = topology.affinity.get(gpu)

@@ -116,7 +116,8 @@ class Engine(JournalledRun[UpgradeContext]):
             self._take(step, [node for node, its in due.items() if its == step], batch, steps.BY_NAME[step])
 
     def _take(self, step: str, nodes: list[str], batch: Batch, act: steps.Step) -> None:
-        """Run a step on nodes, with its beginning and each node's result in the journal.
+        """Run a step on nodes, with its beginning and each node's result in the journal; failures are
+        narrated.
 
         An error of the whole step is the failure of each of its nodes.
 
@@ -133,7 +134,8 @@ class Engine(JournalledRun[UpgradeContext]):
         self.journal.write(step, "done", [node for node in nodes if node not in failed], {"seconds": seconds})
 
     def _say_held(self, batch: Batch) -> None:
-        """Run the hook `held` once for each node of a batch that failed and stays out of service.
+        """Run the hook `held`, if there is one, once for each node of a batch that failed and stays out of
+        service.
 
         A hook that fails changes no end: it is narrated, and written into the journal.
         """

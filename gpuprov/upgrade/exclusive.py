@@ -47,7 +47,8 @@ def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], No
 def _waited(
     leases: LeaseManager, errors: Mapping[str, GpuprovError], narrate: Callable[[str], None]
 ) -> Mapping[str, GpuprovError]:
-    """Return the errors that remain after interrupted workers of this run have ended, or after `PATIENCE_S`.
+    """Return the errors that remain after interrupted workers of this run have ended, or after `PATIENCE_S`;
+    refusals only. The wait is narrated.
 
     If there are errors of other causes too, return all at once.
     """

@@ -250,8 +250,8 @@ def _room(facts: Facts) -> Iterator[Finding]:
 def _kernel(facts: Facts, new: LockedGroup) -> Iterator[Finding]:
     """Yield problems of a driver whose module is compiled.
 
-    These are: relevant kernels without headers, installed or in a repository; and under Secure Boot a
-    signature that the node may not trust.
+    These are: kernels that the lock names, or else relevant ones, without headers, installed or in a
+    repository; and under Secure Boot a signature that the node may not trust.
     """
     if not new.components.driver.compiled:
         return

@@ -67,7 +67,7 @@ def _act(
 
 
 def await_nodes(lock: Lock, names: Iterable[str], options: Options, seconds: float) -> None:
-    """Wait until all nodes can be reached, or for some seconds: a lost connection is not yet a failure.
+    """Wait until all nodes can be reached, or for this many seconds: a lost connection is not yet a failure.
 
     Nodes that are still unreachable are not reported.
     """

@@ -134,7 +134,9 @@ def _with_comment(job: Job, line: str, *, quiet: bool = False) -> str:
 
 
 def _systemd(job: Job, program: str) -> dict[str, str]:
-    """Return file name → text of a service and its timer; only drift is run later if its time was missed."""
+    """Return file name → text of a service and its timer; only drift is run later if its time was missed, and
+    may end with 3.
+    """
     days = "" if len(job.days) == len(DAYS) else ",".join(day.capitalize() for day in job.days) + " "
     # systemd interprets % and $ in ExecStart; doubled they reach the shell.
     command = shlex.join(["/bin/sh", "-c", _command(job, program)]).replace("%", "%%").replace("$", "$$")

@@ -117,7 +117,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield keys and values of a document as texts."""
+    """Yield keys and values of a document as texts, without None."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield str(key)

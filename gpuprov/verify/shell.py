@@ -294,8 +294,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
     def _ask(self, command: str) -> CommandResult | NodeFailed:
         """Run a command; return its result, or its failure, and subtract its time and size from the budgets.
 
-        It is not run, which is a failure, if it has more than `COMMAND_BYTES`, its program hung before, or a
-        budget is used up.
+        A program without an answer counts as hung. It is not run, which is a failure, if it has more than
+        `COMMAND_BYTES`, its program hung before, or a budget is used up.
 
         Raises:
             Unreachable: the connection broke.

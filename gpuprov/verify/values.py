@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Convert a value whose depth is limited to values of JSON; of a container at most `ITEMS` items are
-    kept, texts are cut.
+    kept, texts are cut, sets become sorted lists.
     """
     if isinstance(value, dict):
         return {cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}

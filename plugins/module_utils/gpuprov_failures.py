@@ -40,8 +40,8 @@ class Failed(Exception):
 def explained(what: str, error: Failed, causes: "Iterable[Cause]") -> "dict[str, str | None]":
     """Return the message for the user: `says` has the failed action `what` and the cause, `do` the remedy.
 
-    The first cause whose pattern is found in the program's message explains it. Without one `says` has that
-    message, and `do` is null.
+    The first cause whose pattern is found in the program's message explains it, and the message follows in
+    parentheses, shortened. Without one `says` has that message, and `do` is null.
     """
     said = str(error)
     for cause in causes:

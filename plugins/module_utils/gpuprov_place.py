@@ -173,6 +173,7 @@ class _Walk:
     """A walk along a path: the folder that is open now, and at the end the name in it."""
 
     def __init__(self, path: str, follow: bool) -> None:
+        """Open the folder at the end of the path; raises as `_go`."""
         self.path = path
         self.names = _names(path)
         self.name = ""

@@ -154,6 +154,7 @@ class TemporaryReplacement:
         owner: "Owner | None" = None,
         old: "Old | None" = None,
     ) -> None:
+        """Create the temporary file, or remove it again if that fails; raises as `_fill`."""
         self.place = place
         self._edited = old
         self._handle = -1

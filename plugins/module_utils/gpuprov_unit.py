@@ -75,7 +75,8 @@ def settle(
 
 
 def boot_verbs(name: str, enabled: "bool | None") -> "list[str]":
-    """Return the verbs of systemctl that are needed for the next boot: `enable`, `disable` or none.
+    """Return the verbs of systemctl that are needed for the next boot: `unmask` and `enable`, `disable`, or
+    none.
 
     Raises:
         Failed: there is no such unit, or systemd reports no state.

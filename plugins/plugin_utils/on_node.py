@@ -125,7 +125,8 @@ class OnNode(ActionBase):
         """Run a Python script on the node; return the task's result: `changed`, `document`, `output`.
 
         The script gets the question as JSON in its first argument. The last line that it prints is the
-        document, a JSON object; other lines are `output`. With `failure` in the document the task is failed.
+        document, a JSON object; other lines, and those of standard error, are `output`. With `failure` in the
+        document the task is failed.
 
         Args:
             script: name of the script, for messages.

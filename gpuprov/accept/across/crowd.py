@@ -45,6 +45,8 @@ class Crowd:
 
         First all nodes, then groups that share a digit of their number, then the only suspect with and
         without others.
+
+        Unless exactly one suspect is left, the search ends without a node.
         """
         if self._over:
             return []

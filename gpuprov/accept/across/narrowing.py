@@ -35,7 +35,7 @@ class Narrowing:
 
     def next(self, nodes: Sequence[str]) -> list[Group]:
         """Return the groups of the next round, in which suspects are spread over nodes that have finished a
-        large group.
+        large group. All nodes are split instead while too few have finished one.
 
         [] before a large group has failed, or if no node is still a suspect.
         """
@@ -66,7 +66,9 @@ class Narrowing:
         return [*found, *(node for node in helpers if node in always)][: max(least, len(found))]
 
     def _in_parts(self, nodes: list[str]) -> list[Group]:
-        """Return groups without a common node, each with more than `few`: other ones at each try."""
+        """Return groups without a common node, each with more than `few`, other ones at each try; one group
+        of `few` + 1 if there are too few nodes for two.
+        """
         count = min(BASE**self._tries, len(nodes) // (self._few + 1))
         if count > 1:
             if self._tries > 1:

@@ -405,8 +405,8 @@ def _of(place: int, steps: list[list[tuple[int, int]]]) -> list[list[int]]:
 
 
 def _summary(group: Group, heard: Mapping[str, Heard]) -> dict[str, Any]:
-    """Return a group's rates in GB/s, the median time of small messages in µs and its errors as plain data;
-    None for a value that was not measured.
+    """Return a group's `nodes`, its `all_reduce`, `slowest` and `middle` rate in GB/s, the median time of
+    small messages in `us`, and `failed` (node → error); None for a value that was not measured.
     """
     result = [heard[node] for node in group.nodes]
     rates = [rate for each in result for rate in each.rates.values()]

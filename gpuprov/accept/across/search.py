@@ -101,7 +101,9 @@ class Search:
             yield Verdict("bad", "group", without, "; ".join([text, *words[:FEW]]))
 
     def _completed(self, verdict: Verdict) -> Verdict:
-        """Add the first round to a verdict, and the nodes' own messages where exchanges died."""
+        """Add to a verdict its first round and, unless nodes are lost, the messages of the nodes whose
+        exchanges died, at most of its first `FEW` nodes.
+        """
         ends = {node for seen in self.evidence.seen if seen.kind == "dead" for node in seen.link}
         named = (*verdict.nodes, *verdict.others)[:FEW]
         words = [f"{node}: {self.errors[node]}" for node in named if node in self.errors and node in ends]
@@ -301,8 +303,8 @@ class Search:
         """Record a group that did not finish; a lost node explains it without dead links.
 
         Links at the earliest step at which nodes are stuck are dead. Without such a step: the link of a pair
-        is dead and its nodes need a test with a trusted one, more than `FEW` nodes are narrowed down, other
-        nodes need such a test.
+        is dead and its nodes need a test with a trusted one unless they had it, more than `FEW` nodes are
+        narrowed down, other nodes need such a test.
         """
         if any(each.lost for each in result.values()):
             return

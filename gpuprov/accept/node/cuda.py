@@ -68,6 +68,7 @@ class Driver:
     """
 
     def __init__(self) -> None:
+        """Load and initialise libcuda, with GPUs in the order of the PCI bus; Failed if that fails."""
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
         try:

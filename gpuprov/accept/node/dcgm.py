@@ -20,6 +20,8 @@ def installed() -> bool:
 def diagnose(_: str, arguments: "Any") -> "Values":
     """Run `dcgmi diag` in a worker; return `run` (the level), exit `code`, `said` and `errors`.
 
+    `said` is cut after `TEXT_LIMIT` characters; `errors` has the last 2,000 characters.
+
     Args:
         arguments: level and time limit in seconds.
 

@@ -38,7 +38,7 @@ def hardware_addresses(root: str = "/sys") -> "list[str]":
 
 
 def _is_hardware(name: str, root: str, depth: int = 4) -> bool:
-    """Return whether an interface, or one of those below it, belongs to a device."""
+    """Return whether an interface, or one of those below it down to `depth` levels, belongs to a device."""
     folder = "{}/class/net/{}".format(root, name)
     lower = [each[len("lower_") :] for each in names_in(folder) if each.startswith("lower_")]
     device = os.path.exists(folder + "/device")
@@ -88,7 +88,8 @@ class Node:
     def _look(self) -> "Values":
         """Examine the GPUs by NVML, in a worker, and keep the indexes of those to load, by default all.
 
-        Return a description of the node, or `refused`: why not to load it, see `refusal`.
+        Return host, indexes and names of these GPUs, the fewest active NVLinks of a GPU, RDMA ports and
+        addresses; or only `refused`: why not to load it, see `refusal`.
         """
         looker = self._crew.hire("NVML", read_nvml)
         answer = self._crew.ask([looker], "first", None, START_S)[0]

@@ -150,7 +150,8 @@ class Products:
         """Measure products of large square matrices in TFLOP/s, and check the result.
 
         `value` is the rate under the GPU's power limit, `burst` the rate before the limit takes effect. `off`
-        is the largest error, `close` the allowed one, `repeats` whether two products were equal.
+        is the largest error, `close` the allowed one, `repeats` whether two products were equal. Also `edge`
+        of the matrices, the `algorithms` tried, and the `window` of time of the load.
 
         Args:
             name: of `KINDS`.

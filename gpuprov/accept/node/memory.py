@@ -25,7 +25,8 @@ PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
 
 
 def check_kernels(gpu: "Gpu") -> "Values":
-    """Check a pattern written by the GPU against the host's computation; return the number of checked words.
+    """Check a pattern written by the GPU against the host's computation; return the number of checked
+    `words`, and True as `right`.
 
     The comparing kernel is checked as well, with an equal and an inverse pattern.
 
@@ -57,7 +58,8 @@ def check_kernels(gpu: "Gpu") -> "Values":
 
 
 def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
-    """Measure the GPU's memory in GB/s: `read`, `copy` by a kernel, and `driver_copy`.
+    """Measure the GPU's memory in GB/s: `read`, `copy` by a kernel, and `driver_copy`, each for a third of
+    `seconds`.
 
     Copies count both directions.
 
@@ -93,8 +95,8 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
     """Write and check patterns over most of the free memory, in blocks of 1 GiB.
 
-    `RESERVE` stays free. Returns bytes, passes and seconds, and as `wrong` up to 16 differences with their
-    block.
+    `RESERVE` stays free. Returns bytes, the free memory before, passes and seconds, and as `wrong` up to 16
+    differences with their block.
 
     Args:
         most: bytes at most.
@@ -228,7 +230,9 @@ def _copies(result: "Values") -> "dict[str, Values]":
 
 
 def numa_nodes() -> "dict[int, set[int]]":
-    """Return NUMA node → its processors; without such nodes, 0 → the allowed processors."""
+    """Return NUMA node → its processors, without nodes that have none; if there is no other, 0 → the allowed
+    processors.
+    """
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()

@@ -52,7 +52,7 @@ class Library:
         return self._log.read(LOG_LIMIT).decode("utf-8", "replace")
 
     def _last_warning(self) -> str:
-        """Return the last warning of the log after `: `, or an empty string."""
+        """Return the last warning of the log after `: `, at most 200 characters, or an empty string."""
         warned = [line for line in self.log().splitlines() if "NCCL WARN" in line]
         return ": " + warned[-1].partition("NCCL WARN")[2].strip()[:200] if warned else ""
 

@@ -87,8 +87,8 @@ def rdma_ports(root: str = "/sys") -> "list[Values]":
 
 
 def link(path: str) -> "Values":
-    """Return address and current link of the nearest PCI device at or above a sysfs path; each None if
-    unknown.
+    """Return `pci` (address), `generation` and `width` of the current link of the nearest PCI device at or
+    above a sysfs path; None for what is unknown.
     """
     while len(path) > 1:
         address = os.path.basename(path)

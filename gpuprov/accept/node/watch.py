@@ -151,7 +151,9 @@ def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float)
 
 
 def xids() -> "Values":
-    """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines`, or `error`."""
+    """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines` as [time, text]
+    with secrets hidden, or `error`.
+    """
     try:
         kinds = read_log()[2]
     except Failed as failed:
@@ -161,7 +163,7 @@ def xids() -> "Values":
 
 
 def schedulers() -> "list[str]":
-    """Return the sorted names of schedulers whose program runs on this node."""
+    """Return the sorted names of schedulers whose program runs on this node as root."""
     running = {program for program in map(_program_of_root, names_in(PROC)) if program}
     return sorted(name for program, name in SCHEDULERS.items() if program in running)
 

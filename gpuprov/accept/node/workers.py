@@ -178,7 +178,9 @@ class Crew:
         return self.finish(workers, seconds)
 
     def begin(self, workers: "list[Worker]", name: str, arguments: "Any") -> None:
-        """Give workers the same order without waiting for the answers; `finish` must follow."""
+        """Give workers the same order without waiting for the answers; `finish` must follow. One that has
+        ended has an error as its answer.
+        """
         for worker in workers:
             if worker.alive:
                 worker.order(name, arguments)

@@ -65,7 +65,8 @@ def import_into_image(lock: Lock, file: Path) -> list[Kept]:
 
 
 def _brought(lock: Lock, file: Path, take: Callable[[bytes, bytes], Kept]) -> list[Kept]:
-    """Add those builds of a file that a group of the lock needs; return them as stored.
+    """Add those builds of a file that a group of the lock needs, if their builder is stated; return them as
+    stored.
 
     Args:
         take: function that stores a build: contents of its about.json and of its archive → the stored build.

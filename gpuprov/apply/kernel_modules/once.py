@@ -294,7 +294,7 @@ def _refuse_dependent(hosts: Mapping[str, LockedGroup], names: list[str]) -> Non
 
 
 def need_of(group: LockedGroup, facts: Facts) -> Need:
-    """Return the need of a node of a group.
+    """Return the builds for a node's kernels, whether it has no driver at all, and the builds that it has.
 
     Raises:
         NodeFailed: the name of a kernel or of a compiler is invalid.

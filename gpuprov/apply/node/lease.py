@@ -220,7 +220,9 @@ def alone(what: str, seconds: float = WAIT_S) -> "Iterator[None]":
 
 
 def _last() -> "Lease | None":
-    """Return the lease on the disk, also after its end; None if it is missing or damaged."""
+    """Return the lease on the disk, also after its end, with at most `LONGEST_S` seconds; None if it is
+    missing or damaged.
+    """
     try:
         with open(PATH) as file:
             lease = json.load(file)  # type: Lease

@@ -129,7 +129,9 @@ def _call(
 
 
 def _parameter(name: str, stated: click.Parameter) -> inspect.Parameter:
-    """Return a parameter of a tool; its type, default and description are those of the command's."""
+    """Return a parameter of a tool; its type, default and description are those of the command's. Nodes have
+    one description for all commands.
+    """
     kind: Any = str
     default: Any = inspect.Parameter.empty if stated.required else None
     if stated.multiple or stated.nargs == -1:

@@ -211,7 +211,9 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _controllers(chosen: Chosen) -> str | None:
-    """Return the workers that the lock states, or None; a lock without them is not parsed."""
+    """Return the workers that the lock states, or None, also without a readable lock; a lock without them is
+    not parsed.
+    """
     try:
         said = b"\ncontrollers:" in chosen.lock_path.read_bytes()
     except OSError:

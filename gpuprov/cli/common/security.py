@@ -17,7 +17,8 @@ SEE = "the next steps: gpuprov catalog check --security"
 
 
 def notes_about(lock: Lock, nodes: Sequence[NodeDrift]) -> list[SecurityNote]:
-    """Return the notes about nodes of a lock, by the newest bulletins on this machine.
+    """Return the notes about nodes of a lock, by the newest bulletins on this machine; [] if the lock ignores
+    them.
 
     A catalog that cannot be read is only a warning: bulletins are no part of the nodes' result.
     """

@@ -172,10 +172,11 @@ def recall(name: str) -> tuple[RunContext, dict[str, Any]]:
 
 
 def settled_proposal(run: RunContext, names: Sequence[str]) -> Proposal:
-    """Return the remaining plan after the units of this boot have started; every node is checked again.
+    """Return the remaining plan, once the units of this boot have had time to start; every node is checked
+    again.
 
-    It proposes again until nothing differs, at most `SETTLE_S` seconds. Nodes without differences remain in
-    it, marked as rebooted, so that they are verified.
+    It proposes again until all nodes answer and nothing differs, at most `SETTLE_S` seconds. Nodes without
+    differences remain in it, marked as rebooted, so that they are verified.
     """
     from gpuprov.apply.plan import NodePlan
     from gpuprov.apply.proposal import Proposal, propose

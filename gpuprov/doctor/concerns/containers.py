@@ -56,7 +56,7 @@ def no_toolkit(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.snap", "D50", source="docker-1642")
 def snap(seen: Examination) -> Iterator[Fault]:
-    """Report Docker from a snap, which cannot access the host's libraries."""
+    """Report, on a machine with GPUs, Docker from a snap, which cannot access the host's libraries."""
     raw = seen.raw("container_state")
     if seen.has_gpus and (
         raw["docker_path"].startswith("/snap")
@@ -95,7 +95,7 @@ def unreadable_configuration(seen: Examination) -> Iterator[Fault]:
 @rule("containers.runtime", "D51", source="op-trouble", after=("containers.toolkit",))
 def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
     """Report that a running Docker does not know the runtime of an installed toolkit; not if CDI is in use
-    instead.
+    instead. Degraded if daemon.json names it, else a risk.
     """
     if not seen.has_gpus or not has_docker(seen) or not _toolkit(seen):
         return
@@ -122,7 +122,9 @@ def runtime_not_registered(seen: Examination) -> Iterator[Fault]:
 
 @rule("containers.missing_runtime", "D51", source="op-trouble", health={"broken": "watch"})
 def runtime_without_program(seen: Examination) -> Iterator[Fault]:
-    """Report a runtime in daemon.json whose program is not installed."""
+    """Report the runtime nvidia in daemon.json without its program; broken if it is the default, else
+    degraded.
+    """
     stated = ((seen.daemon_json or {}).get("runtimes") or {}).get("nvidia")
     default = (seen.daemon_json or {}).get("default-runtime")
     if stated is not None and not seen.raw("container_state")["runtime"]:

@@ -14,7 +14,8 @@ from gpuprov.untrusted import shell
 @rule("cuda.libcuda_other", "D35", source="cuda-err", after=("driver.mismatch",))
 def library_of_another_driver(seen: Examination) -> Iterator[Fault]:
     """Report a libcuda.so.1 of another version than the module: CUDA fails with 803 or 804. Nothing if NVML's
-    library differs too, which `driver.mismatch` reports.
+    library differs too, which `driver.mismatch` reports. Degraded for one of a forward-compatibility package,
+    else broken.
     """
     yield from _led_elsewhere(seen)
     version, loaded = seen.taken("libcuda.so.1"), seen.loaded_driver
@@ -154,7 +155,7 @@ def copies(seen: Examination) -> Iterator[Fault]:
 @rule("cuda.loader", "D56", source="lnc-231 tk-154", after=("driver.absent",))
 def not_in_the_cache(seen: Examination) -> Iterator[Fault]:
     """Report that the loader does not find the libraries of a loaded driver; nothing in a container, or
-    without nvidia-smi.
+    without nvidia-smi. Broken if nvidia-smi fails, else degraded.
     """
     if not seen.loaded_driver or (seen.smi.error and "not installed" in seen.smi.error):
         return

@@ -204,7 +204,9 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
 
 @rule("driver.two", "D15", source="project")
 def two_installations(seen: Examination) -> Iterator[Fault]:
-    """Report traces of NVIDIA's .run installer, possibly in addition to packages."""
+    """Report traces of NVIDIA's .run installer, possibly in addition to packages. A risk while a driver is
+    loaded, else degraded.
+    """
     leftovers = seen.state.foreign_drivers
     package = packaged(seen)
     if not leftovers:

@@ -89,7 +89,9 @@ def manager(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.version", "D31", source="fm-guide", after=("driver.mismatch",))
 def manager_version(seen: Examination) -> Iterator[Fault]:
-    """Report a packaged fabric manager of another version than the loaded driver, which does not start."""
+    """Report a packaged fabric manager of another version than the loaded driver, which does not start.
+    Broken with NVSwitches, else a risk.
+    """
     if not seen.loaded_driver:
         return
     for name in seen.packages.by_name:
@@ -180,7 +182,7 @@ def imex(seen: Examination) -> Iterator[Fault]:
 
 @rule("fabric.health", "D79", source="nvml")
 def fabric_health(seen: Examination) -> Iterator[Fault]:
-    """Report GPUs whose fabric is completed without success, or degraded, by the driver's state."""
+    """Report GPUs whose fabric is completed without success (broken), or degraded, by the driver's state."""
     for health, gpu in zip(seen.health, seen.gpus, strict=False):
         failed = (gpu.fabric_state or "").lower() == "completed" and (
             gpu.fabric_status or ""

@@ -59,7 +59,7 @@ def governor(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.cpus", "D118", source="gcm")
 def processors_offline(seen: Examination) -> Iterator[Fault]:
-    """Report processors that are present and offline."""
+    """Report processors that are present and offline. A risk; degraded if more than half of them are."""
     cpus = seen.raw("host_state")["cpus"]
     online, present = count_cpus(cpus["online"]), count_cpus(cpus["present"])
     if online and present and online < present:
@@ -126,7 +126,7 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.killed", "D108", source="sichek gpud")
 def killed_for_memory(seen: Examination) -> Iterator[Fault]:
-    """Report programs that the kernel has killed for lack of memory."""
+    """Report programs that the kernel has killed for lack of memory. A risk."""
     lines = seen.program_lines(r"Out of memory: Killed|[Mm]emory cgroup out of memory|oom-kill:")
     killed = [line for line in lines if "Killed" in line.text] or lines
     if killed:
@@ -147,7 +147,9 @@ def killed_for_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.hangs", "D115", source="gpud")
 def hangs(seen: Examination) -> Iterator[Fault]:
-    """Report the kernel's messages about hanging tasks or processors."""
+    """Report the kernel's messages about hanging tasks or processors. Degraded if the last one is less than
+    an hour old, else a risk.
+    """
     lines = seen.program_lines(
         r"blocked for more than \d+ seconds|soft lockup|hard LOCKUP", r"rcu.*detected.*stall"
     )
@@ -166,7 +168,7 @@ def hangs(seen: Examination) -> Iterator[Fault]:
 @rule("host.stuck", "D114", source="gpud gcm")
 def stuck(seen: Examination) -> Iterator[Fault]:
     """Report processes in uninterruptible sleep at the same place of the kernel: at least three, or any in
-    network storage or the NVIDIA driver.
+    network storage or the NVIDIA driver. The kernel's own threads for disks do not count.
     """
     places: dict[str, list[str]] = {}
     for name, pid, place in seen.raw("programs")["stuck"]:
@@ -191,7 +193,9 @@ def stuck(seen: Examination) -> Iterator[Fault]:
 
 @rule("host.machine_checks", "D117", source="gcm choice")
 def machine_checks(seen: Examination) -> Iterator[Fault]:
-    """Report errors of processors and of the host's memory; corrected ones only above `CORRECTED_ERRORS`."""
+    """Report errors of processors and of the host's memory; corrected ones only above `CORRECTED_ERRORS`.
+    Degraded for uncorrected errors of memory, else a risk.
+    """
     uncorrected = {
         name: count
         for name, count in seen.counters.items()
@@ -225,7 +229,7 @@ def machine_checks(seen: Examination) -> Iterator[Fault]:
 @rule("host.limits", "D106", "D107", source="ncclt-206 torch-doc choice")
 def limits(seen: Examination) -> Iterator[Fault]:
     """Report limits of locked memory below `SMALL_MEMLOCK_KIB`, on machines with RDMA: of the first such
-    program, and systemd's default for services.
+    program (degraded), and systemd's default for services (a risk).
     """
     for program in seen.programs:
         lock = program.memlock

@@ -31,7 +31,9 @@ PAGES_LIMIT, PAGES_NEAR = 64, 60
     health={"broken": "reset"},
 )
 def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
-    """Report uncorrectable memory errors since the driver was loaded."""
+    """Report uncorrectable memory errors since the driver was loaded. Broken for caches, or if the memory
+    waits for its repair; else degraded.
+    """
     for each in seen.health:
         dram, sram = each.volatile.uncorrectable_dram or 0, each.volatile.uncorrectable_sram or 0
         if dram + sram:
@@ -51,7 +53,7 @@ def uncorrectable_now(seen: Examination) -> Iterator[Fault]:
 @rule("errors.ecc_ever", "D63", source="nv-mem sichek stas-debug", health={"degraded": "isolate"})
 def worn(seen: Examination) -> Iterator[Fault]:
     """Report more uncorrectable errors of the caches over the GPU's life than `SRAM_LIMIT` or the driver's
-    threshold.
+    threshold. Degraded above the threshold, else a risk.
     """
     for each in seen.health:
         sram = each.aggregate.uncorrectable_sram or 0
@@ -162,8 +164,8 @@ def repair_failed(seen: Examination) -> Iterator[Fault]:
 
 @rule("errors.retired", "D66", source="nv-mem aws-hc aznhc")
 def retired_pages(seen: Examination) -> Iterator[Fault]:
-    """Report retired pages of GPUs before Ampere, which can retire at most 64: any for double-bit errors, or
-    at least `PAGES_NEAR`.
+    """Report retired pages of GPUs before Ampere, which can retire at most 64: any for double-bit errors (a
+    risk), or at least `PAGES_NEAR` (degraded).
     """
     for each in seen.health:
         single, double = each.repairs.retired_single or 0, each.repairs.retired_double or 0

@@ -62,8 +62,8 @@ def _of_the_driver(name: str) -> bool:
 
 @rule("driver.build_failed", "D05", source="project pop-3117 tk-glitch-133", after=BOUND_ELSEWHERE)
 def build_failed(seen: Examination) -> Iterator[Fault]:
-    """Report a source of the driver in DKMS without a module for this kernel on disk, with the one cause
-    that the log of the build states.
+    """Report a source of the driver in DKMS without a module for this kernel on disk, with the one cause that
+    the log of the build states. A risk while a driver is loaded, else broken; nothing in a container.
     """
     mine = [each for each in _dkms(seen) if _of_the_driver(each.name)]
     if seen.in_container or not mine or module_for(seen, seen.kernel) or not expected(seen):

@@ -25,7 +25,8 @@ SWITCHES_OFF = {
 @rule("network.gpudirect", "D91", source="imbue nccl-778", after=("network.peermem_log",))
 def no_gpudirect(seen: Examination) -> Iterator[Fault]:
     """Report active RDMA cards and GPUs (no GeForce) that can exchange data only through host memory: without
-    a peer-memory module, and without DMA-BUF (an open driver, and Linux from `DMA_BUF_KERNEL` on).
+    a peer-memory module, and without DMA-BUF (an open driver, and Linux from `DMA_BUF_KERNEL` on). Degraded
+    if there are several cards for traffic between nodes, else a hint.
     """
     active = [hca for hca in seen.hcas if hca.state == "ACTIVE" and not hca.name.startswith(("rxe", "siw"))]
     loaded = seen.loaded_driver

@@ -43,7 +43,9 @@ NEEDED_MIB = {"/boot": 100, "/": 500, "/var": 500, "/usr": 500}
 
 @rule("packages.interrupted", "D22", source="project", after=("driver.build_failed", "packages.space"))
 def interrupted(seen: Examination) -> Iterator[Fault]:
-    """Report an interrupted run of dpkg, or incompletely installed packages of any kind."""
+    """Report an interrupted run of dpkg, or incompletely installed packages of any kind. Degraded if dpkg or
+    a package of the driver's stack was interrupted, else a risk.
+    """
     broken = [f"{each.name} {each.state}" for each in seen.packages.broken]
     ours = [text for text in broken if OURS.search(text)]
     if seen.packages.interrupted or broken:
@@ -235,7 +237,7 @@ def _set_aside(path: str) -> ShellLine:
 @rule("packages.space", "D22", "D112", source="choice")
 def no_space_for_upgrades(seen: Examination) -> Iterator[Fault]:
     """Report less space than `NEEDED_MIB` for the next kernel or driver; a folder other than / only if it is
-    a file system.
+    a file system. Degraded for / or below 20 MiB, else a risk.
     """
     low = {place: free for place, free in seen.state.free_mib.items() if free < NEEDED_MIB.get(place, 0)}
     total = {row[0]: row[2] for row in seen.raw("host_state")["space"]}

@@ -36,7 +36,9 @@ TRANSIENT = ("power_draw", "average_power_draw", "instant_power_draw")
     after=("bus.lost", "errors.xid", "driver.infoROM"),
 )
 def errors_as_readings(seen: Examination) -> Iterator[Fault]:
-    """Report GPUs for which nvidia-smi prints errors in place of values, unless only of power draw."""
+    """Report GPUs for which nvidia-smi prints errors in place of values, unless only of power draw. Broken
+    for a lost GPU, else degraded.
+    """
     for gpu in seen.gpus:
         fields = [text for text in gpu.problems if not text.startswith(TRANSIENT)]
         lost = any("GPU is lost" in text for text in fields)

@@ -164,8 +164,8 @@ def power_limit(seen: Examination) -> Iterator[Fault]:
     after=("speed.throttled", "speed.power_limit"),
 )
 def fixed_clocks(seen: Examination) -> Iterator[Fault]:
-    """Report application clocks below the default, and GPUs in P0 with 90 % utilisation whose clock is below
-    `CLOCK_SHARE` of their maximum without a reason.
+    """Report application clocks below the default (a hint from `CLOCK_SHARE` of it on), and GPUs in P0 with
+    90 % utilisation whose clock is below `CLOCK_SHARE` of their maximum without a reason.
     """
     for gpu, health in zip(seen.gpus, seen.health, strict=False):
         set_to, default = gpu.application_clocks.graphics, gpu.default_application_clocks.graphics

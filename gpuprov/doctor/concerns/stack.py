@@ -33,8 +33,8 @@ of the resolver takes some milliseconds.
     after=("driver.mismatch", "driver.flavour", "driver.too_new"),
 )
 def installed(seen: Examination) -> Iterator[Fault]:
-    """Report conflicts between the installed driver, toolkit, libraries and kernel, and the resolver's
-    warnings as hints.
+    """Report conflicts between the installed driver, toolkit, libraries and kernel (degraded if programs fail
+    at run time, else a risk), and the resolver's warnings as hints.
     """
     request = standing(seen)
     if request is None:

@@ -35,6 +35,8 @@ fill; PyTorch requires more without a number).
 def full(seen: Examination) -> Iterator[Fault]:
     """Report file systems that are full to more than `FULL` with less than `ROOM_MIB` free, or nearly without
     inodes (`INODES_FULL`); not read-only ones, nor tmpfs and overlay other than /.
+
+    Degraded for / or below 200 MiB, else a risk.
     """
     for point, kind, total, free, inodes, free_inodes, mode in seen.raw("host_state")["space"]:
         if (kind in ("tmpfs", "overlay") and point != "/") or mode == "ro" or not total:
@@ -63,7 +65,9 @@ def full(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.shm", "D104", "D105", source="torch-doc nccl-doc choice")
 def small_shared_memory(seen: Examination) -> Iterator[Fault]:
-    """Report /dev/shm of less than `SMALL_SHM_MIB`, usually in a container, or with less than 2 % free."""
+    """Report /dev/shm of less than `SMALL_SHM_MIB`, usually in a container, or with less than 2 % free.
+    Degraded in the second case, else a risk.
+    """
     for point, kind, total, free, *_ in seen.raw("host_state")["space"]:
         if point == SHARED_MEMORY and kind == "tmpfs" and (total < SMALL_SHM_MIB or free < 0.02 * total):
             yield Fault(
@@ -84,7 +88,9 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.disk_errors", "D113", source="gpud")
 def disk_errors(seen: Examination) -> Iterator[Fault]:
-    """Report disks that time out or fail, from the kernel's log."""
+    """Report disks that time out or fail, from the kernel's log. Degraded if the last message is less than a
+    day old, else a risk.
+    """
     lines = seen.log_lines(
         r"nvme\d+.*(?:timeout|reset controller|controller is down)",
         r"I/O error|critical (?:medium|target) error|EXT4-fs error|Remounting filesystem read-only",

@@ -55,7 +55,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.exclusive", "D44", source="cuda-err")
 def exclusive(seen: Examination) -> Iterator[Fault]:
-    """Report a GPU that by its compute mode only one program, or none, may use."""
+    """Report a GPU that by its compute mode only one program (a risk), or none (broken), may use."""
     for gpu in seen.gpus:
         mode = (gpu.compute_mode or "").lower()
         if "prohibited" in mode:

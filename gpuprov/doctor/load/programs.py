@@ -96,7 +96,9 @@ def _doing(sample: Sample, program: ProgramLoad) -> str:
 
 @load_rule("load.hang", "U12")
 def hang(sample: Sample) -> Iterator[Fault]:
-    """Report programs on GPUs that sleep in the kernel during the whole sample."""
+    """Report programs on GPUs that sleep in the kernel in more than 95 % of the readings and use less than 2
+    % of a processor.
+    """
     for program in workers(sample):
         if program.asleep > 0.95 and program.cores < 0.02:
             yield Fault(

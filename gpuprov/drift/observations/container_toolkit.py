@@ -75,7 +75,9 @@ def _devices(facts: Facts, expectation: Expectation) -> Any:
 
 
 def _unfit(facts: Facts, driver: str) -> dict[str, str]:
-    """Return each sentence about what does not fit → the file of the specification."""
+    """Return each sentence about a missing file, another driver or a file that users cannot read → the file
+    of the specification.
+    """
     found: dict[str, str] = {}
     for path, each in facts.toolkit.specifications.items():
         found |= {f"{path} names {name}, which does not exist": path for name in each.missing}

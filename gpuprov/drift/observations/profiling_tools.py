@@ -33,7 +33,9 @@ def _places(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 @observes("profiling.counters_now", "modules")
 def _counters_now(facts: Facts, expectation: Expectation) -> Any:
-    """Return the users that the loaded driver allows; raise Missing if no driver is loaded."""
+    """Return the users that the loaded driver allows, `not known` for another value; raise Missing if no
+    driver is loaded.
+    """
     if facts.loaded_driver is None:
         raise Missing("modules", "no driver is loaded")
     return WHO.get(facts.driver_parameters.get(PARAMETER, "1"), "not known")

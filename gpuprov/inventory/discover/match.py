@@ -58,7 +58,8 @@ def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
 
 
 def match(facts: Facts, among: Iterable[Kind]) -> Match:
-    """Return the nearest of some kinds, with the differences; no profile if no kind has the node's GPUs.
+    """Return the nearest of some kinds, with the differences; no profile, with the reason as difference, if
+    no kind has the node's GPUs or they are virtual.
 
     Only kinds with a GPU model of the node are compared. The number of GPUs has the most weight, then other
     hardware, whether less or more than stated. Of equally near kinds the first counts.

@@ -33,7 +33,8 @@ LIMITS = ConnectionLimits(connect_s=10, command_s=60, answer_bytes=ANSWER_LIMIT)
 
 
 def locked_nodes(lock: Lock, names: Iterable[str], catalog: Catalog) -> Iterator[Node]:
-    """Yield nodes as in the lock: names, addresses, GPUs, software, places; the other values are not set.
+    """Yield nodes as in the lock: names, addresses, GPUs, software, places, the interval of health checks,
+    and that no GPU has MIG if the lock states no MIG; the other values are not set.
 
     Raises:
         KeyError: a name is not in the lock.
@@ -93,8 +94,8 @@ def live_nodes(
 def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:
     """Return a node with the counts from its facts and its topology.
 
-    Without a topology the number of GPUs is kept and the cores of the GPUs are not set. Raises `Missing` as
-    the facts do.
+    Without a topology the number of GPUs is kept and the cores of the GPUs are not set. Device files are set
+    as by `_with_devices`. Raises `Missing` as the facts do, and as `_with_devices`.
     """
     cpu = facts.cpu
     sockets = max(len({socket for socket, _ in cpu.places.values()}) or cpu.sockets, 1)

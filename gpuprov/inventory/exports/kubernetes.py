@@ -57,7 +57,8 @@ def kubernetes_files(
         names: nodes of the lock, all in one cluster.
 
     Raises:
-        InvalidInput: a driver is too old for the DRA driver, or the choices exclude each other.
+        InvalidInput: a driver is too old for the DRA driver, the choices exclude each other, or groups differ
+            in having the toolkit or in the mode of IMEX.
     """
     groups = _groups_of(lock, names)
     _check(groups, catalog, choices)
@@ -206,7 +207,8 @@ def operator_values(
     groups: Mapping[str, LockedGroup], strategy: Strategy, choices: Choices
 ) -> dict[str, Any]:
     """Return values for the GPU Operator, which does not install the driver, installs the toolkit only on
-    hosts without it, and does not partition GPUs whose instances the lock states.
+    hosts without it, and does not partition GPUs whose instances the lock states. CDI is set if all stated
+    values are the same.
 
     Raises:
         InvalidInput: as `has_toolkit`.

@@ -273,7 +273,10 @@ def _refuse_one_name(inventory: AnsibleInventory, shown: Mapping[str, str]) -> N
 
 
 def _owners(inventory: AnsibleInventory, wanted: list[str]) -> dict[str, list[str]]:
-    """Return group → its hosts, each host in one group; hosts without a group form another one.
+    """Return group → its hosts, each host in one group; hosts without such a group form another one.
+
+    Without wanted groups all are taken, in order. One with children, or that shares a host with an earlier
+    one, owns none.
 
     Raises:
         InvalidInput: a wanted group does not exist.

@@ -31,7 +31,7 @@ class Fields:
         return cls(document or {}, place)
 
     def text(self, *names: str) -> str:
-        """Return the first of these fields that is not empty, or ""."""
+        """Return the first of these fields that is not empty, or "". InvalidInput if one is not a text."""
         for name in names:
             value = self.values.get(name)
             if value is not None and not isinstance(value, str):
@@ -42,7 +42,7 @@ class Fields:
 
     def number(self, *names: str) -> int | None:
         """Return the first of these fields that is stated: a whole number below 10⁹, also as text; None
-        without one.
+        without one. InvalidInput for other values.
         """
         for name in names:
             value = self.values.get(name)
@@ -55,7 +55,9 @@ class Fields:
         return None
 
     def label(self, *names: str) -> str:
-        """Return the first of these fields that is stated, a text or a whole number, or ""."""
+        """Return the first of these fields that is stated, a text or a whole number, or "". InvalidInput for
+        other values.
+        """
         for name in names:
             value = self.values.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18:
@@ -72,7 +74,7 @@ class Fields:
         return found
 
     def parts(self, name: str) -> list[Fields]:
-        """Return the objects of a list; [] if it is missing."""
+        """Return the objects of a list; [] if it is missing. InvalidInput if it is not a list of objects."""
         listed = self.values.get(name)
         if listed is not None and not isinstance(listed, list):
             raise _wrong(self._at(name), listed, "a list")

@@ -32,6 +32,7 @@ class InventoryFile:
 
 def check_files(path: Path) -> list[Path]:
     """Check the files of an inventory, and return those of variables that ansible-vault encrypted as a whole.
+    Those are not read as YAML; a file that is not YAML is not refused.
 
     Ansible would read the file of the operator to which another's link leads, and its content would become
     variables of the fleet.
@@ -110,7 +111,9 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _refuse_link(path: Path, root: Path, whole: Path) -> None:
-    """Raise InvalidInput if the path is a link that leads out of `root`, the resolved path of `whole`."""
+    """Raise InvalidInput if the path, other than `whole`, is a link that leads out of `root`, which is
+    `whole` resolved.
+    """
     if path == whole or not path.is_symlink():
         return
     try:

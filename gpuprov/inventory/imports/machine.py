@@ -155,7 +155,9 @@ def groups_of(
 def _with_gpus(
     machines: list[Machine], said: ImportHints, catalog: Catalog, narrate: Callable[[str], None]
 ) -> list[Machine]:
-    """Return the machines without those whose type the catalog does not have, if there are others."""
+    """Return the machines without those whose type the catalog does not have, which are reported; all if
+    there are no others. Machines with a stated profile stay.
+    """
     left = [
         machine
         for machine in machines

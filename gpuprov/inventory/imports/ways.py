@@ -118,7 +118,9 @@ def _of_groups(inventory: AnsibleInventory) -> dict[str, Precedences]:
 
 
 def _latest(stated: Iterable[Precedences]) -> Precedences:
-    """Return of each variable the value that takes precedence."""
+    """Return of each variable the value that takes precedence: of the deepest group, then of the last by
+    name.
+    """
     found: Precedences = {}
     for each in stated:
         for key, (place, value) in each.items():

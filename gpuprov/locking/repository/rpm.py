@@ -252,7 +252,9 @@ def _evr(entry: ElementTree.Element) -> str:
 
 
 def _relations(details: ElementTree.Element, kind: str) -> Iterator[Relation]:
-    """Yield the relations of a package of one kind: `requires` or `provides`."""
+    """Yield the relations of a package of one kind: `requires` or `provides`; one with an unknown comparison
+    has no version.
+    """
     for entry in details.iterfind(f"{RPM_NS}{kind}/{RPM_NS}entry"):
         operator = OPERATORS.get(entry.get("flags", ""), "")
         yield Relation(entry.attrib["name"], operator, _evr(entry) if operator else "")

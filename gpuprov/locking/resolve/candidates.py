@@ -22,8 +22,8 @@ def candidates(case: Case) -> list[Draft]:
     """Return drivers to try, best first; at least one.
 
     A stated driver, or the version of a stated fabric manager, is the only one. Otherwise branches that do
-    not support a GPU of the host are left out, unless none would remain, and drivers without a known security
-    bulletin come before the others.
+    not support a GPU of the host are left out, unless none would remain, precompiled modules are searched in
+    the distribution's archive, and drivers without a known security bulletin come before the others.
 
     Raises:
         InvalidInput: an unknown repository, or a branch that is not in the catalog, so that its versions are

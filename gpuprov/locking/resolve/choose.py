@@ -180,7 +180,7 @@ class Chooser:
     def _container_toolkit(self, draft: Draft) -> None:
         """Set the stated release, or choose the newest one for the stated Docker, or for the system's own.
 
-        It also has to suit the stated Podman.
+        It also has to suit the stated Podman. Docker and Podman are set as stated.
         """
         case = self._case
         draft.docker, draft.podman = case.stated.get("docker"), case.stated.get("podman")
@@ -224,7 +224,9 @@ def _suits(case: Case, cuda: Version) -> bool:
 
 
 def _held(case: Case, cuda: Version) -> systems.Held:
-    """Return whether a repository for the machine has a CUDA release: NVIDIA's or the distribution's."""
+    """Return whether a repository for the machine has a CUDA release: NVIDIA's or the distribution's;
+    `unproven` for an unknown system.
+    """
     if case.system is None:
         return "unproven"
     if systems.archive_cuda(case.system, cuda):

@@ -45,7 +45,8 @@ def nearest(case: Case, refusal: Answer, settle: Settle) -> tuple[Alternative, .
     """Return alternatives that are not refused, each one change away from the case's request; empty: none
     works.
 
-    Only fields whose change may resolve all violations at once are tried.
+    Only fields whose change may resolve all violations at once are tried; a changed request that is invalid
+    is skipped.
 
     Args:
         settle: returns the answer to a request.

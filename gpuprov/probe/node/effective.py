@@ -188,7 +188,7 @@ def _users() -> "dict[str, Any]":
 def boot_sysctls(parameters: "Values") -> "Any":
     """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts.
 
-    Empty if the unit that sets them is masked.
+    Blanks in a value are single ones. Empty if the unit that sets them is masked.
     """
     rows = []  # type: list[list[str]]
     if is_masked("systemd-sysctl.service"):

@@ -79,9 +79,9 @@ def _modules_of_sysfs() -> str:
 
 @collector(seconds=20)
 def disk_modules(parameters: "Values") -> "Any":
-    """Return kernel -> lines of modinfo of the driver's modules that modprobe would find there.
+    """Return kernel -> lines of modinfo of those requested modules that modprobe would find there.
 
-    "" without any.
+    Kept are file, version, licence, vermagic and signer; "" without any.
     """
     described = {}
     for kernel in kernels_with_modules():

@@ -57,6 +57,7 @@ class Nvml:
     """
 
     def __init__(self) -> None:
+        """Start NVML and find its GPUs, without those that it cannot open; Failed if it does not start."""
         try:
             self._library = ctypes.CDLL("libnvidia-ml.so.1")
             self._started = self._library.nvmlInit_v2() == 0
@@ -111,8 +112,8 @@ class Nvml:
         return row
 
     def _what_stays(self, index: int, handle: "Any", total: "int | None") -> "Values":
-        """Return the values of a GPU that are read once: name, limits, and its PCIe link at the first
-        reading.
+        """Return the values of a GPU that are read once: name, UUID, minor number, memory, power limit in W,
+        highest SM clock, and persistence.
         """
         if index not in self._fixed:
             limit = self._number(handle, "EnforcedPowerLimit")
@@ -128,7 +129,9 @@ class Nvml:
         return self._fixed[index]
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return GPU -> [pid, MiB] of up to 64 compute processes; without GPUs for which NVML fails."""
+        """Return GPU -> [pid, MiB] of up to 64 compute processes, [] for none; without GPUs for which NVML
+        fails.
+        """
         found = {}
         for index, handle in self._handles:
             count, rows = ctypes.c_uint(64), (Process * 64)()
@@ -176,7 +179,8 @@ class Smi:
 def _row(line: str) -> "Values":
     """Return the reading of one GPU from a line of nvidia-smi's CSV.
 
-    None for a value that is not available.
+    None for a value that is not available. PCIe traffic is not known, and the minor number is taken to be the
+    index.
     """
     cells = [cell.strip() for cell in line.split(",")]
     number = [float(cell) if re.fullmatch(r"-?\d+(\.\d+)?", cell) else None for cell in cells]

@@ -48,7 +48,8 @@ def pci(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def nics(parameters: "Values") -> "Any":
-    """Return a row for each network interface with its addresses, without lo and the veth of containers.
+    """Return a row for each network interface with its addresses, at most `INTERFACES_AT_MOST`, without lo
+    and the veth of containers.
 
     `default_route` is whether a default route uses it; see `_nic` for the other keys.
     """
@@ -112,7 +113,7 @@ def hcas(parameters: "Values") -> "Any":
 
 
 def _gids(port: str) -> "list[list[Any]]":
-    """Return index, type and address of each GID of a RoCE port that is set."""
+    """Return index, type and address of each GID of a RoCE port that is set, of the first `GIDS_AT_MOST`."""
     found = []  # type: list[list[Any]]
     for index in sorted(map(int, names_in(port + "/gids")))[:GIDS_AT_MOST]:
         address = text_in(f"{port}/gids/{index}")
@@ -206,7 +207,9 @@ def scratch(parameters: "Values") -> "Any":
 
 
 def _read_ahead_rule(source: str) -> "list[Any]":
-    """Return KiB and place of the last rule of udev that sets the read-ahead of a `UUID=…`, or nulls."""
+    """Return KiB and place of the last rule of udev that sets the read-ahead of a `UUID=…`, or nulls; also
+    nulls for another source.
+    """
     found = [None, None]  # type: list[Any]
     condition = f'ENV{{ID_FS_UUID}}=="{source[len("UUID=") :]}"'
     for path in dropped_in("udev/rules.d", ".rules") if source.startswith("UUID=") else ():

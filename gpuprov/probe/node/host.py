@@ -139,7 +139,8 @@ def _space() -> "list[list[Any]]":
 
 
 def _clock() -> "Values":
-    """Return the clock's state from adjtimex(2), offsets in microseconds; state None if it cannot be read.
+    """Return the clock's state, whether it is unsynchronised, and its offset with the largest and the
+    estimated error in microseconds, from adjtimex(2); state None if it cannot be read.
 
     Without a mode adjtimex changes nothing and needs no privilege.
     """
@@ -267,7 +268,9 @@ def _limit(limits: str, name: str) -> "str | None":
 
 
 def _stuck() -> "list[list[str]]":
-    """Return name, pid and kernel function of processes in uninterruptible sleep, unchanged for 0.5 s."""
+    """Return name, pid and kernel function of processes in uninterruptible sleep, unchanged for 0.5 s; at
+    most `PROCESSES_AT_MOST`.
+    """
     first = _uninterruptible()
     if not first:
         return []

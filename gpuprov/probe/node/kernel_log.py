@@ -84,7 +84,8 @@ def kernel_log(parameters: "Values") -> "Any":
 
 
 def read_log() -> "tuple[list[str], int, Kinds]":
-    """Return the sources of the kernel's log, the number of lines read, and the relevant ones.
+    """Return the sources of the kernel's log, the number of lines read, and the relevant ones, cut to
+    `LINE_LIMIT`. A source that cannot be read is left out.
 
     They are those of the journal, and of /dev/kmsg: who fills the journal, as each user can, makes it forget
     the kernel's messages too.
@@ -167,7 +168,9 @@ class Kinds:
 
 
 def _kind(text: str) -> str:
-    """Return the kind of a message; its numbers, which differ from line to line, do not count."""
+    """Return the kind of a message; its numbers, which differ from line to line, do not count. `program` for
+    a message that is not about a device.
+    """
     if not OF_DEVICES.match(text):
         return "program"
     code = _CODE.match(text)

@@ -88,7 +88,9 @@ def amend() -> None:
 
 
 def launch() -> None:
-    """Unpack the modules, or only that if it is requested, and start the program."""
+    """Unpack the modules, or only that if it is requested, and start the program. Exit on a Python older than
+    3.9.
+    """
     if sys.version_info < (3, 9):
         sys.exit(f"this is Python {sys.version.split()[0]}, expected 3.9 or newer")
     os.umask(0o022)

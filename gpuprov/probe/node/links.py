@@ -82,7 +82,8 @@ def _bars(text: str) -> "tuple[list[int], list[int]]":
 
 
 def _config(path: str) -> "Values":
-    """Return `lost`, whether the configuration space does not answer, and ACS's state; None if not readable.
+    """Return `lost`, whether the configuration space does not answer, and ACS's state; both None if it cannot
+    be read.
 
     Only root can read beyond byte 64.
     """
@@ -96,7 +97,9 @@ def _config(path: str) -> "Values":
 
 
 def _acs(data: bytes) -> "bool | None":
-    """Return whether ACS redirects peer traffic to the root; None for a device without ACS."""
+    """Return whether ACS redirects peer traffic to the root; None for a device without ACS, or a damaged list
+    of capabilities.
+    """
     place = 0x100
     for _ in range(96):
         head = int.from_bytes(data[place : place + 4], "little")

@@ -28,8 +28,10 @@ WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|(?:RANK|WORLD_SIZE|LO
 @collector(seconds=120)
 def load(parameters: "Values") -> "Any":
     """Return readings of the GPUs for `sample` seconds, and counters of host and programs before and after.
+    Failed readings stay in `readings`, with `error`.
 
-    `states` has a letter of each program for each reading; `ticks` is the number of clock ticks per second.
+    Also the compute processes, and the page size. `states` has a letter of each program for each reading;
+    `ticks` is the number of clock ticks per second.
 
     Raises:
         Failed: no reading succeeded; with the reason of the first one.
@@ -101,7 +103,9 @@ def _pressure(name: str) -> "int | None":
 
 
 def _disks() -> "dict[str, list[int]]":
-    """Return device -> sectors read and written, milliseconds busy (Documentation/admin-guide/iostats)."""
+    """Return device -> sectors read and written, milliseconds busy (Documentation/admin-guide/iostats),
+    without loop and RAM devices.
+    """
     found = {}
     for line in (read_or_none("/proc/diskstats") or "").splitlines():
         words = line.split()

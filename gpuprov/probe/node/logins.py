@@ -64,7 +64,8 @@ def variables_of(service: "str | None") -> "dict[str, Place]":
 
 
 def _stack(service: str, kind: str, left: "list[int]", depth: int = 0) -> "Iterator[Line]":
-    """Yield module and arguments of a service's lines of a type, with those of included files.
+    """Yield module and arguments of a service's lines of a type, with those of included files, at most
+    `NESTING` deep.
 
     Args:
         left: number of lines that the whole stack may still have.
@@ -90,7 +91,7 @@ def _stack(service: str, kind: str, left: "list[int]", depth: int = 0) -> "Itera
 
 
 def _of_pam_env(stated: "dict[str, str]") -> "dict[str, Place]":
-    """Return the variables that one line of pam_env sets; a missing first file ends it.
+    """Return the variables that one line of pam_env sets; {} if its first file is missing.
 
     Args:
         stated: the line's arguments.

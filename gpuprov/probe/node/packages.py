@@ -37,7 +37,8 @@ SETTLED = ("install ok installed", "deinstall ok config-files", "purge ok not-in
 
 @collector(seconds=20)
 def packages(parameters: "Values") -> "Any":
-    """Return the packages requested by name or pattern, and every held or broken one, as lines with tabs.
+    """Return the packages requested by name or pattern, and with dpkg every held or broken one, as lines with
+    tabs.
 
     `interrupted` is whether dpkg has an unfinished journal, `refused` its message if it cannot read its
     settings, `locks` dnf's lock list.

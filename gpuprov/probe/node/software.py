@@ -216,7 +216,8 @@ def _running_with_gpus() -> "list[list[Any]]":
 
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
-    """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments.
+    """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments,
+    of at most `FOLDERS_AT_MOST` folders, until `ENVIRONMENTS_AT_MOST` are found.
 
     Users can write most of these folders: links of users other than root and the probe's are not followed,
     and root's folders come first, so that no user's push them out.
@@ -323,7 +324,8 @@ def _embedded_containerd() -> "Values":
 
 @collector(seconds=5)
 def gpu_tools(parameters: "Values") -> "Any":
-    """Return the number of IMEX nodes (null without IMEX), paths of tools, sockets of rootless Docker, and
+    """Return the number of IMEX nodes (null without IMEX), paths of nvidia-modprobe and nvidia-smi (null
+    without), the target of /usr/bin/nvidia-smi, whether Docker is a snap, sockets of rootless Docker, and
     configurations of an embedded containerd.
     """
     imex = read_or_none("/etc/nvidia-imex/nodes_config.cfg", 65536)

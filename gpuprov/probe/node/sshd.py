@@ -228,8 +228,8 @@ def _connection() -> "tuple[str, str]":
 
 
 def _samples(keyword: str, criteria: str) -> "list[str]":
-    """Return an address for each pattern in the criteria of Match blocks: 10.0.0.1 for 10.0.0.0/8; [] without
-    patterns.
+    """Return an address for each pattern in the criteria of Match blocks: 10.0.0.1 for 10.0.0.0/8; `*` is 1,
+    and what is then no address is left out. [] without patterns.
     """
     patterns = re.findall(keyword + r"[\s=]+\"?([^\s\"]+)", criteria)
     if not patterns:

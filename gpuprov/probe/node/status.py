@@ -37,7 +37,9 @@ def status(parameters: "Values") -> "Any":
 
 
 def _program(pid: int, mib: int, users: "dict[str, str]") -> "list[Any]":
-    """Return pid, name, user (or number), age in seconds (None if it has ended) and MiB of one process."""
+    """Return pid, name, user (or number), age in seconds (None if it has ended) and MiB of one process; name
+    and user are "" if it has ended.
+    """
     folder = "/proc/" + str(pid)
     words = (read_or_none(folder + "/stat", 4096) or "").rpartition(")")[2].split()
     try:

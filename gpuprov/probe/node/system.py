@@ -148,7 +148,8 @@ PAM_PACKAGES = (
 
 
 def _reads_limits() -> bool:
-    """Return whether pam_limits reads any file: without limits.conf it fails before Linux-PAM 1.5.3.
+    """Return whether pam_limits reads any file: without limits.conf it fails before Linux-PAM 1.5.3, or an
+    unknown version.
 
     Source: pull request 418 of linux-pam/linux-pam.
     """
@@ -187,7 +188,9 @@ def limits(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def environment(parameters: "Values") -> "Any":
-    """Return file -> the requested variables that it sets for logins; secrets are hidden."""
+    """Return file -> the requested variables that it sets for logins, of /etc/environment, /etc/profile and
+    their folders; secrets are hidden.
+    """
     wanted = re.compile(parameters["environment"])
     assignment = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)$", re.M)
     paths = ["/etc/environment", "/etc/profile"]
@@ -334,7 +337,8 @@ def daemon_json(parameters: "Values") -> "Any":
 
 @collector(seconds=10)
 def containerd(parameters: "Values") -> "Any":
-    """Return containerd's effective configuration without registries, which may contain secrets.
+    """Return containerd's effective configuration (the default without config.toml) without registries, which
+    may contain secrets.
 
     Null if it is not requested or containerd is not installed.
     """

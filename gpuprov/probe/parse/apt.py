@@ -111,7 +111,7 @@ def _signed_by(options: str) -> str:
 
 
 def _deb822(path: str, text: str) -> tuple[Source, ...]:
-    """Parse stanzas of deb822; those without the type `deb` or a URI are left out.
+    """Parse stanzas of deb822; those of another type than `deb`, or without a URI, are left out.
 
     A key in the file itself becomes `(a key in the file itself)`.
     """

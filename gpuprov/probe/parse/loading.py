@@ -70,7 +70,9 @@ class DryRun:
             yield Step("command", command[:COMMAND])
 
     def options(self, names: Iterable[str]) -> dict[str, str]:
-        """Return option → value of the lines for these names; the last value counts."""
+        """Return option → value of the `insmod` and `install` lines for these names, without quotation marks;
+        the last value counts.
+        """
         lines = (line for name in names for line in lines_of(self.answers.get(name, "")))
         words = (word for line in lines if line.startswith(("insmod ", "install ")) for word in line.split())
         pairs = (word.partition("=") for word in words)

@@ -194,8 +194,8 @@ def _assignments(words: Iterable[str]) -> Mapping[str, str]:
 
 @kept(64, 4096)
 def named_on(cmdline: str) -> tuple[str, ...]:
-    """Return modules blacklisted on the command line: by modprobe (`modprobe.blacklist=`) or the kernel
-    (`module_blacklist=`).
+    """Return modules blacklisted on the command line: by modprobe (`modprobe.blacklist=`), the kernel
+    (`module_blacklist=`) or dracut (`rd.driver.blacklist=`).
     """
     found = re.findall(
         r"(?:^|\s)(?:rd\.driver\.blacklist|modprobe\.blacklist|module_blacklist)=(\S+)", cmdline

@@ -46,7 +46,9 @@ class Packages:
     """Whether dpkg was stopped in the middle of a run and left its journal."""
 
     def version(self, name: str) -> str | None:
-        """Return the version of an installed package; `None` if it is not installed."""
+        """Return the version of an installed package; `None` if it is not installed or only its configuration
+        is left.
+        """
         package = self.by_name.get(name)
         return package.version if package and package.state not in ("not-installed", "config-files") else None
 

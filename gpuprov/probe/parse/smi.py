@@ -195,7 +195,8 @@ def _element(piece: str) -> Element:
 
 
 def _judge(smi: Smi, faults: tuple[str, ...], stderr: str) -> str | None:
-    """Return the error of an output that contains a document; `None` if all its GPUs are readable.
+    """Return the error of an output that contains a document; `None` if all its GPUs are readable. Without
+    GPUs the failures that the driver printed.
 
     Args:
         faults: errors of GPUs, or of the document itself.

@@ -29,7 +29,8 @@ class Holding:
 
 
 def parse_holding(raw: Mapping[str, Any]) -> Holding:
-    """Parse the lease's file and the time at which the switch was armed; a damaged lease does not count.
+    """Parse the lease's file and the time at which the switch was armed; a damaged or expired lease does not
+    count. Both become the seconds that have passed since; None without one.
 
     Raises:
         NodeFailed: one of the two times of the probe is not a number.

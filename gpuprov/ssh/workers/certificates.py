@@ -56,7 +56,8 @@ def make_certificates(folder: Path, sites: list[str]) -> list[Path]:
 
 
 def _authority(folder: Path) -> tuple[x509.Certificate, _Key]:
-    """Return the authority's certificate and key; create them if the folder has no ca.pem.
+    """Return the authority's certificate and key; create them, with the key for the owner only, if the folder
+    has no ca.pem.
 
     Raises:
         InvalidInput: one of the files cannot be loaded.

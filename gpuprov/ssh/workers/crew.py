@@ -139,7 +139,8 @@ class DaskCrew:
     def _start(self, job: _Job) -> Iterator[Mapping[str, GpuprovError]]:
         """Assign parts to workers with a free slot, least loaded first; yield failures of parts given up.
 
-        A part is given up after `TRIES` lost workers, or if there has been no worker for a while.
+        A part is given up after `TRIES` lost workers, or if there has been no worker for a while; the others
+        stay in the queue.
         """
         slots = sum(worker.slots(changes=job.changes) for worker in self.roster.alive.values())
         for _ in range(len(job.waiting)):

@@ -174,7 +174,7 @@ def _emptied(folder: str) -> "Iterator[str]":
 
 
 def _have_compiler(kernels: "list[str]") -> None:
-    """Install what DKMS needs to build for these kernels, if it is missing.
+    """Install what DKMS needs to build for these kernels, with their headers, if it is missing.
 
     Raises:
         Failed: it cannot be installed, or other packages would be removed.

@@ -23,7 +23,8 @@ SWITCHED = {"enabled": "enable", "disabled": "disable"}
 
 
 def files(patterns: "list[str]", excepted: str) -> "Files":
-    """Return path → content (base64), mode and owner of every file that matches; for links the target.
+    """Return path → content (base64), mode and owner of every file that matches (no folder may match); for
+    links the target.
 
     Args:
         patterns: patterns of paths, as for glob.
@@ -90,7 +91,8 @@ def units(names: "list[str]") -> "Units":
 def restore_units(wanted: "Units") -> "list[str]":
     """Enable and disable units as recorded, without starting or stopping them; return those that changed.
 
-    Masked ones are unmasked before. Units with another recorded state are left as they are.
+    systemd reads its files again first. Masked ones are unmasked before. Units with another recorded state
+    are left as they are.
 
     Raises:
         Failed: systemctl fails.

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @collector(seconds=30)
 def gate(parameters: "Values") -> "Any":
-    """Return `offered` (rows of name, version), `kept` (package files on the node) and `lease` (null: none);
-    Failed if apt or dpkg fails.
+    """Return `offered` (sorted rows of name, version), `kept` (names of package files kept or in the cache)
+    and `lease` (null: none); Failed if apt or dpkg fails.
 
     Also `awake_s`, the seconds since its init started, and `architecture`. Without `gate_packages` no
     repository is queried.

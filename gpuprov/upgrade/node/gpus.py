@@ -149,6 +149,6 @@ def _start(units: "list[str]", seconds: float) -> None:
 
 
 def _last_line(text: str) -> str:
-    """Return the lines of a message as one, shortened."""
+    """Return the lines of a message as one of at most 300 characters; `no output` for none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(lines)[:300] or "no output"

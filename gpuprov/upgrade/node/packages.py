@@ -76,7 +76,7 @@ def apt(*words: str) -> str:
     """Run apt-get without questions, for at most `APT_S`; return its output.
 
     Raises:
-        Failed: it failed; with its error messages.
+        Failed: it failed; with its error messages, cut to 600 characters.
     """
     code, out, err = run_anyway(*APT, *words, seconds=APT_S)
     if code != 0:

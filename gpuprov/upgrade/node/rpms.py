@@ -175,7 +175,8 @@ def prepare(
     sources: "Mapping[str, str]",
     streams: "Sequence[str]",
 ) -> "Changes":
-    """Simulate an upgrade and download its packages; return package → version before and after.
+    """Simulate an upgrade and download its packages; return package → version before and after, of those that
+    change.
 
     Args:
         wanted: package → exact version.

@@ -53,7 +53,7 @@ class Bmc(Strict):
         return self
 
     def password(self) -> str:
-        """Return the password.
+        """Return the file's content without newlines at its ends.
 
         Raises:
             InvalidInput: the file cannot be read, is empty, or others may read it.

@@ -58,7 +58,8 @@ def _keep_events(context: RepairContext, entries: Sequence[Entry], known: dict[s
 
 
 def events_of(context: RepairContext, entries: Sequence[Entry], known: dict[str, Progress]) -> list[Event]:
-    """Return the events of a run: of each GPU with a fault, or of the node if no GPU is named.
+    """Return the events of a run: of each GPU with a fault, or of the node if no GPU is named. A node that a
+    rung mended has `mended` before `back`.
 
     A step that a killed controller began twice is one event.
     """

@@ -25,8 +25,8 @@ WHOLE = ("FullPowerCycle", "PowerCycle")
 
 
 def cycle(bmcs: Mapping[str, Bmc | None], answering: Collection[str]) -> dict[str, str]:
-    """Cycle the power of nodes, `AT_ONCE` in parallel; return node → why it failed, also for nodes without a
-    BMC.
+    """Cycle the power of nodes, `AT_ONCE` in parallel; return node → why it failed (any error), also for
+    nodes without a BMC.
 
     Args:
         bmcs: node → its BMC; None without a stated one.
@@ -103,7 +103,9 @@ def _first(kinds: Collection[str], wanted: str) -> str:
 
 
 def _reaches(redfish: Redfish, state: str, seconds: float) -> bool:
-    """Wait until the power has a state; return whether it has, within some seconds."""
+    """Wait until the power has a state; return whether it has, within some seconds. Raise the BMC's error if
+    it still does not answer then.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:

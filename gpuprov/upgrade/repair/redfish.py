@@ -62,6 +62,9 @@ class Redfish(AbstractContextManager["Redfish"]):
         self._system = ""
 
     def __enter__(self) -> Self:
+        """Log in with a session, or for each request if the BMC has no sessions, and find the system; raises
+        as `_find`, also if the login is refused.
+        """
         said = {"UserName": self._bmc.user, "Password": self._bmc.password()}
         status, headers, _ = self._send("POST", SESSIONS, said)
         if token := headers.get("x-auth-token"):
@@ -296,7 +299,7 @@ def _is(certificate: bytes, fingerprint: str) -> bool:
 
 
 def _message(status: int, body: bytes) -> str:
-    """Return the status and the first message of an error of Redfish."""
+    """Return the HTTP status and the message of an error of Redfish, if it has one, cut to 200 characters."""
     try:
         said = read_object(body, ANSWER_BYTES)["error"]["message"]
     except (ValueError, KeyError, TypeError):

@@ -97,7 +97,8 @@ def turn(
 def check_share(context: RepairContext, order: Sequence[str], count: int, level: Any, at_once: int) -> Share:
     """Test the first `count` nodes of `order` that are free, at most `at_once` out of service at a time.
 
-    For nodes whose test has no result others follow, until twice as many were tried.
+    For nodes whose test has no result others follow, until twice as many were tried. It ends early if a node
+    cannot be returned to service.
 
     Raises:
         Refused: there is no drain hook.
@@ -138,8 +139,8 @@ def _next(waiting: list[str], count: int) -> tuple[list[str], list[str]]:
 
 
 def _free(context: RepairContext, names: list[str]) -> _Free:
-    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out for the
-    others.
+    """Ask nodes for jobs on their GPUs; return those without one, and node → why it is left out (up to three
+    jobs, or the error) for the others.
     """
     skipped = {}
     for name, answer in use(context, names).items():
@@ -158,7 +159,8 @@ def _tested(
     skipped: dict[str, str],
     stuck: dict[str, str],
 ) -> dict[str, Mapping[str, Any] | GpuprovError]:
-    """Drain nodes, test those that are then free, and return all of them to service, also after an error.
+    """Drain nodes, test those that are then free, and return all of them to service, also after an error;
+    journalled and narrated.
 
     Nodes that are not free are added to `skipped`, those that could not be returned to `stuck`.
     """

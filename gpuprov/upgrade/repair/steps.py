@@ -174,7 +174,9 @@ def reboot(context: RepairContext, names: list[str], folder: Path) -> Result:
 
 
 def cycle(context: RepairContext, names: list[str], folder: Path) -> Result:
-    """Switch nodes off and on by their BMC, except those that have booted since the journal has the step."""
+    """Switch nodes off and on by their BMC, except those that have booted since the journal has the step;
+    wait until they answer, at most for the longest reboot. Nodes in use are returned as busy.
+    """
     waiting, answering, busy = _due(context, "power", names)
     failed = power.cycle({name: context.bmcs.get(name) for name in waiting}, answering)
     away = [name for name in waiting if name not in failed]

@@ -205,7 +205,7 @@ def parse_own(text: str, expected: dict[str, str]) -> dict[str, str]:
         lines = part.strip("\n").split("\n")
         title = lines[0].removeprefix("# ")
         name = title.partition(ADDED)[0] if ADDED in title else title
-        if name in archives and ADDED in title and _adds(lines[1:], archives[name]):
+        if name in archives and ADDED in title and _adds_only(lines[1:], archives[name]):
             continue
         name = "head" if name.startswith("Written by") else name
         found[f"{name} again" if name in found and name not in archives else name] = hashlib.sha256(
@@ -214,7 +214,7 @@ def parse_own(text: str, expected: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _adds(lines: list[str], allowed: str) -> bool:
+def _adds_only(lines: list[str], allowed: str) -> bool:
     """Return whether a stanza adds nothing to an archive but suites and components that are allowed."""
     fields = [line.partition(":") for line in lines if not line.startswith(" ")]
     values = {name: value.split() for name, _, value in fields}

@@ -175,7 +175,7 @@ def _digest(text: str) -> str:
 
 
 def parse_repositories(text: str) -> dict[str, str]:
-    """Parse `dnf repoinfo` to id → first URL, without a slash at the end."""
+    """Parse `dnf repoinfo` to id → first URL (base, mirrors or metalink), without a slash at the end."""
     found: dict[str, str] = {}
     for identity, key, value in _fields(text):
         if key in ("Repo-baseurl", "Repo-mirrors", "Repo-metalink") and value:

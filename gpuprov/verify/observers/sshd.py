@@ -125,7 +125,8 @@ class Sshd(Observed):
         ]
 
     def _without_listener(self, login: str) -> list[Answer]:
-        """Return the answers of sshd's main file; [] if no sshd could run now.
+        """Return the answers of sshd's main file; [] if sshd's folder at run time is missing, so that none
+        runs.
 
         Raises:
             NodeFailed: sshd rejects its configuration.

@@ -40,7 +40,7 @@ def test_driver_has_every_gpu_of_the_bus(host: Node, expected: int) -> None:
 
 @pytest.mark.check("gpu.confidential", f"nvidia-smi --query-gpu=index,protected_memory.total {FORMAT}")
 def test_confidential_computing_is_as_stated(host: Node, expected: str) -> None:
-    """Check which GPUs of the driver have protected memory: all, or none."""
+    """Check which GPUs of the driver have protected memory: all, or none. Fails without a GPU."""
     on, count = host.gpu.confidential, host.gpu.count
     assert count > 0
     assert ("on" if len(on) == count else "off" if not on else f"on for GPU {', '.join(on)}") == expected

@@ -105,7 +105,8 @@ class Progress:
         self.state.update(lock=order["lock"]["sha256"], attempts=self.state["attempts"] + 1)
 
     def report(self, state: str, step: str, seen: str = "", do: str = "", code: "int | None" = None) -> None:
-        """Write and print the state, also as a metric; with an exit code post it to the URL of the report.
+        """Write and print the state, also as a metric, even if a file cannot be written; with an exit code
+        post it to the URL of the report.
 
         URLs in the texts are first reduced to their public form: the texts quote output of servers and pip.
         """
@@ -451,7 +452,8 @@ def install_python() -> None:
 
 
 def apply(program: str, node: str, lock: str) -> bool:
-    """Bring the machine to its lock; return whether a reboot is needed.
+    """Bring the machine to its lock; return whether a reboot is needed. Differences that no role corrects are
+    left to `verify`.
 
     Raises:
         Transient, Ended: it failed.
@@ -526,7 +528,7 @@ def reboot(progress: Progress) -> None:
 
 
 def call(*command: str, **variables: str) -> None:
-    """Run a program without input, with additional environment variables.
+    """Run a program without input, with additional environment variables. Print its output if it failed.
 
     Raises:
         Transient, Ended: it failed or took longer than `CALL_S`; its output decides which.
@@ -632,7 +634,8 @@ def small_text(path: Path) -> str:
 def write(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file atomically, or create it with its folders.
 
-    Other users may write into the metrics' folder.
+    Other users may write into the metrics' folder. Incomplete files of earlier runs in the folder are
+    removed.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.

@@ -106,10 +106,10 @@ def _documents(place: str) -> list[str]:
 
 
 def _content(name: str) -> bytes:
-    """Return the content of a file or URL.
+    """Return the content of a file or URL. Of a larger file the first `LARGEST` + 1 bytes.
 
     Raises:
-        InvalidInput: it does not exist, cannot be read, or is larger than `LARGEST`.
+        InvalidInput: it does not exist or cannot be read.
         Refused, Unreachable: as for `Fetcher.get`.
     """
     if name.partition(":")[0] in SCHEMES:
@@ -125,7 +125,8 @@ def _content(name: str) -> bytes:
 
 
 def propose_bulletins(proposal: Proposal, catalog: Catalog, reading: Reading) -> None:
-    """Propose a record of each new advisory that concerns a component, and changes of newer revisions.
+    """Propose a record of each new advisory that concerns a component, and the changed fields of another
+    revision of a known one.
 
     A row that cannot be true, by the checks of the catalog, is left out and becomes a remark; an advisory
     that concerns no component is ignored.
@@ -244,7 +245,7 @@ def _fixed(component: str, text: str) -> Version | None:
 
 
 def _read(component: str, match: re.Match[str]) -> Version:
-    """Return the version of a match of `_VERSION`; an update of CUDA is the third number."""
+    """Return the version of a match of `_VERSION`; an update of CUDA is the third number, 0 without one."""
     plain = match["plain"]
     if component == "cuda" and (match["update"] or plain.count(".") == 1):
         return version(f"{plain}.{match['update'] or 0}")
@@ -255,6 +256,8 @@ def _last_versions(vulnerability: Vulnerability) -> _Ends:
     """Return component and branch → the versions up to and including which ranges of a CVE end.
 
     Ranges that end before the fixed version, `All versions prior to 13.0`, name none.
+
+    Of drivers only the product `DATA_CENTER` counts.
     """
     found: _Ends = defaultdict(set)
     for product in vulnerability.affected:

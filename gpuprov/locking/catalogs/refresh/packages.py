@@ -34,7 +34,8 @@ ASSISTANT = "nvidia-driver-assistant"
 
 
 def read_nvidia(catalog: Catalog, base: str | None, key: Path | None, day: str) -> Readings:
-    """Read NVIDIA's repositories for every system, and the container toolkit's.
+    """Read NVIDIA's repositories for every system, and the container toolkit's. The list of GPUs is read for
+    the first system with a driver only.
 
     Args:
         base: a folder or URL with the same layout, for a mirror; None: NVIDIA's own.

@@ -111,7 +111,8 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
 
 def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (field, version specifier) of a wheel's requirements: `python`, "" if it states none, and of
-    `cuda_runtime`, `cudnn` and `nccl` those that it states (`>=3.10`; an exact version without `==`).
+    `cuda_runtime`, `cudnn` and `nccl` those that it states (`>=3.10`; an exact version without `==`). Invalid
+    requirements are left out.
     """
     yield "python", str(metadata.get("requires_python", ""))
     for text in metadata.get("requires_dist", ()):
