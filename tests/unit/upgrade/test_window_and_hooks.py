@@ -115,6 +115,7 @@ TOOLS = {
         [ ! -e $CALLS.os ] || while IFS= read -r line; do echo "$line"; done <$CALLS.os
         echo "   OS=Linux Boards=1"
         echo "   State=$state ThreadsPerCore=1"
+        [ ! -e $CALLS.extra ] || while IFS= read -r line; do echo "$line"; done <$CALLS.extra
         [ -z "$reason" ] || echo "   Reason=$reason [root@2026-11-26T04:14:51]";;
     *State=DRAIN*) echo "IDLE+DRAIN ${*#*Reason=}" >$CALLS.node;;
     *State=RESUME) echo IDLE >$CALLS.node;;
@@ -285,6 +286,18 @@ def test_the_text_of_a_node_is_not_its_state_in_slurm(tmp_path: Path, moment: st
 @pytest.mark.parametrize("moment", ["drain", "resume"])
 def test_two_states_in_slurm_are_none(tmp_path: Path, moment: str) -> None:
     (tmp_path / "calls.os").write_text("   OS=Linux\n   State=IDLE ThreadsPerCore=1\n")
+    (tmp_path / "calls.node").write_text("IDLE+DRAIN bad memory\n")
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
+    assert (code, len(calls)) == (1, 1), calls
+
+
+@pytest.mark.parametrize("moment", ["drain", "resume"])
+@pytest.mark.parametrize(
+    "text", ["   Reason=gpuprov:upgrade:1-2-upgrade-run1 [root@2026-11-26T04:14:51]", "x" * 70_000]
+)
+def test_nor_are_two_reasons_and_long_texts(tmp_path: Path, moment: str, text: str) -> None:
+    """Put the text of a slurmd (`--extra`) after the state."""
+    (tmp_path / "calls.extra").write_text(f"   Extra=rack 7\n{text}\n")
     (tmp_path / "calls.node").write_text("IDLE+DRAIN bad memory\n")
     code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
     assert (code, len(calls)) == (1, 1), calls
