@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -188,9 +189,20 @@ def ansible_at_work(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            ours = process.stat().st_uid == os.geteuid() and mark in (process / "environ").read_bytes()
+            ours = _is_ours(process) and mark in (process / "environ").read_bytes()
             if ours and b"ansible-playbook" in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:
             continue  # ended meanwhile, or owned by another user
     return found
+
+
+def _is_ours(process: Path) -> bool:
+    """Return whether this user has started a process: not one of a program such as su, which has its owner's
+    rights and the environment of any user who starts it.
+
+    Raises:
+        OSError: it has ended, or is another user's.
+    """
+    program = (process / "exe").stat()
+    return process.stat().st_uid == os.geteuid() and not program.st_mode & stat.S_ISUID

@@ -8,8 +8,13 @@ from collections.abc import Iterable, Iterator
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
+SEVERAL, NUMBERS = 128, 8
+"""The most ranges of names with several numbers, and of numbers in a name, for ClusterShell: its time is the
+square of the ranges or more.
+"""
 _NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
+_NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
 
 
@@ -23,10 +28,45 @@ def fold(names: Iterable[str]) -> str:
         return ",".join(listed)
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
+    ranges = _ranges(listed)
+    if sum(len(own) > 1 for _, own in ranges) > SEVERAL or any(len(own) == NUMBERS for _, own in ranges):
+        return ",".join(map(_spelled, ranges))
     try:
         return str(NodeSet.fromlist(listed, resolver=RESOLVER_NOGROUP))
     except NodeSetException:
         return ",".join(listed)
+
+
+Ranges = tuple[tuple[str, ...], tuple[frozenset[str], ...]]
+"""Texts of names, and their numbers between these texts: each combination of the numbers is a name."""
+
+
+def _ranges(names: Iterable[str]) -> list[Ranges]:
+    """Return names as ranges, folded by their last `NUMBERS` numbers, one after the other; sorted."""
+    rows_of: dict[tuple[str, ...], set[tuple[frozenset[str], ...]]] = defaultdict(set)
+    for name in names:
+        parts = re.split("([0-9]+)", name)
+        cut = max(0, len(parts) - 1 - 2 * NUMBERS)
+        parts = ["".join(parts[: cut + 1]), *parts[cut + 1 :]]
+        rows_of[tuple(parts[::2])].add(tuple(frozenset([number]) for number in parts[1::2]))
+    found: list[Ranges] = []
+    for texts, rows in rows_of.items():
+        for at in reversed(range(len(texts) - 1)):
+            alike: dict[tuple[tuple[frozenset[str], ...], ...], set[str]] = defaultdict(set)
+            for row in rows:
+                alike[row[:at], row[at + 1 :]] |= row[at]
+            rows = {(*before, frozenset(numbers), *after) for (before, after), numbers in alike.items()}
+        found += [(texts, row) for row in rows]
+    return sorted(found, key=lambda each: (each[0], [min((int(n), n) for n in part) for part in each[1]]))
+
+
+def _spelled(ranges: Ranges) -> str:
+    """Return ranges as ClusterShell spells them: `r1c[1-4]`."""
+    from ClusterShell.RangeSet import RangeSet
+
+    texts, numbers = ranges
+    shown = [f"[{RangeSet.fromlist(each)}]" if len(each) > 1 else min(each) for each in numbers]
+    return "".join(part for pair in zip(texts, [*shown, ""], strict=True) for part in pair)
 
 
 def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -57,10 +97,25 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
+    parts = re.split(r",(?![^\[\]]*\])", text)
+    together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
+    if not together and re.search("[!&^]", text):
+        raise ValueError(f"at most {SEVERAL} ranges of names with several numbers, with !, & or ^")
     try:
-        return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
+        if together:
+            return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
+        found = {name for part in parts for name in NodeSet(part, resolver=RESOLVER_NOGROUP)}
     except NodeSetException as error:
         raise ValueError(f"host names such as gpu[01-08] ({error})") from None
+    return sorted(found, key=_in_order)
+
+
+def _in_order(name: str) -> list[tuple[str, int, str]]:
+    """Return the key by which names are sorted by their numbers, not by the digits of these."""
+    parts = re.split("([0-9]+)", name)
+    return [
+        (text, int(number or 0), number) for text, number in zip(parts[::2], [*parts[1::2], ""], strict=True)
+    ]
 
 
 def _count(text: str) -> int:

@@ -10,10 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gpuprov.drift.judge import Status
 from gpuprov.errors import InvalidInput
+from gpuprov.files.writing import replace_file
 from gpuprov.history import Run
 
 METRICS = {
@@ -42,13 +43,14 @@ METRICS = {
 
 
 def write_textfile(run: Run, path: Path) -> None:
-    """Write the metrics of a run in one step, as the textfile collector requires.
+    """Write the metrics of a run in one step, as the textfile collector requires; its folder may be another
+    user's.
 
     Raises:
         InvalidInput: the file cannot be written.
     """
     try:
-        write_to_textfile(str(path), _registry(run))
+        replace_file(path, generate_latest(_registry(run)))
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", do="name a writable folder") from None
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from gpuprov.errors import GpuprovError, Refused
 from gpuprov.model.nodeset import fold
-from gpuprov.upgrade import exclusive, steps
+from gpuprov.upgrade import steps
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.fetching import fetch
@@ -47,7 +47,8 @@ class Engine(JournalledRun[UpgradeContext]):
 
         Raises:
             Refused: another run holds a node, or a package cannot be fetched (no node has moved); the window
-                closed, or another run took over a node (the run can be resumed).
+                closed, or another run took over a node, whose batch is finished without it (the run can be
+                resumed).
             CrewLost: no worker is available any more (the run can be resumed).
         """
         with self.leases:
@@ -61,7 +62,7 @@ class Engine(JournalledRun[UpgradeContext]):
             GpuprovError: a node cannot be leased, the packages cannot be fetched, or a batch is outside its
                 window.
         """
-        exclusive.take_all(self.leases, self.header.nodes, self.context.narrate)
+        self.lease(self.header.nodes, begun=any(each.begun for each in self.progress().values()))
         self._fetch()
         stopped = None
         for batch in self.header.batches:
@@ -106,14 +107,21 @@ class Engine(JournalledRun[UpgradeContext]):
         self.journal.write(FETCH, "done")
 
     def _move(self, batch: Batch) -> None:
-        """Run the earliest step that is due, for all its nodes together, until no step is left."""
+        """Run the earliest step that is due, for all its nodes together, until no step is left.
+
+        Raises:
+            Refused: steps are left of nodes that another run took; those of the other nodes are done.
+            CrewLost: no worker is available any more.
+        """
         while True:
             known = self.progress()
-            due = {node: step for node in batch.nodes if (step := known[node].next_step)}
+            unfinished = {node: step for node in batch.nodes if (step := known[node].next_step)}
+            due = {node: step for node, step in unfinished.items() if node not in self.lost}
             if not due:
-                return
+                return self.refuse_lost(unfinished)
             step = min(due.values(), key=STEPS.index)
-            self._take(step, [node for node, its in due.items() if its == step], batch, steps.BY_NAME[step])
+            if nodes := self.held(node for node, its in due.items() if its == step):
+                self._take(step, nodes, batch, steps.BY_NAME[step])
 
     def _take(self, step: str, nodes: list[str], batch: Batch, act: steps.Step) -> None:
         """Run a step on nodes, with its beginning and each node's result in the journal; failures are
@@ -122,7 +130,6 @@ class Engine(JournalledRun[UpgradeContext]):
         An error of the whole step is the failure of each of its nodes.
 
         Raises:
-            Refused: another run took a node.
             CrewLost: no worker is available any more.
         """
         failed, seconds = self.attempt(step, nodes, f"{batch.name}: {step}", act)
@@ -146,8 +153,9 @@ class Engine(JournalledRun[UpgradeContext]):
             for node in batch.nodes
             if known[node].end in ("held", "stuck") and node not in said
         }
-        if reasons and self.context.rollout.hooks.held is not None:
-            self._take(HELD, list(reasons), batch, lambda context, *_: steps.held(context, reasons))
+        if self.context.rollout.hooks.held is not None and (nodes := self.held(reasons)):
+            ours = {node: reasons[node] for node in nodes}
+            self._take(HELD, nodes, batch, lambda context, *_: steps.held(context, ours))
 
     def _too_bad(self, batch: Batch) -> str | None:
         """Return why the run ends after a batch; None if not more nodes failed than the batch allows."""

@@ -1,4 +1,4 @@
-"""Leases of an upgrade: on all of its nodes or on none, confirmed before each step."""
+"""Leases of an upgrade: at its begin on all of its nodes or on none, confirmed before each step."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ def take_all(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str]
     if not all(_is_own(error) for error in refused.values()):
         leases.release()
     if refused:
-        raise _refusal(refused)
+        raise refusal(refused)
 
 
-def hold(leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]) -> None:
-    """Check, before a step, that this run still holds its nodes; wait for its own workers on them.
+def lost(
+    leases: LeaseManager, nodes: Sequence[str], narrate: Callable[[str], None]
+) -> Mapping[str, GpuprovError]:
+    """Return node → the error, before a step, for the nodes that this run does not hold, or no longer; wait
+    for its own workers on them.
 
-    Raises:
-        Refused: another run took one, because this controller was suspended until its lease expired.
+    Another run took such a node, because this controller was suspended until its lease expired; or the node
+    states that.
     """
-    if lost := _waited(leases, leases.prove(nodes), narrate):
-        raise _refusal(lost)
+    return _waited(leases, leases.prove(nodes), narrate)
 
 
 def _waited(
@@ -68,7 +70,7 @@ def _refused(errors: Mapping[str, GpuprovError]) -> dict[str, GpuprovError]:
     return {name: error for name, error in errors.items() if isinstance(error, Refused)}
 
 
-def _refusal(errors: Mapping[str, GpuprovError]) -> Refused:
+def refusal(errors: Mapping[str, GpuprovError]) -> Refused:
     """Return one refusal with all errors; nodes with the same error are listed together."""
     result = fold_alike((name, str(error)) for name, error in errors.items())
     return Refused("; ".join(f"{names}: {said}" for names, said in result))

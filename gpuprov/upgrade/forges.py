@@ -7,6 +7,8 @@ from string import Template
 
 from gpuprov.inventory.wheel import Wheel, install_lines
 
+KEY_S = 6 * 3600
+"""Seconds for which the agent of a job has the key: a job of GitHub takes at most 6 h."""
 SAID, JUNIT, ISSUE = "gpuprov.txt", "gpuprov.xml", "gpuprov.md"
 FENCED = (
     f"{{ echo '```text'; head -c 60000 {SAID} | iconv -c -f UTF-8 -t UTF-8 | tr '`' \"'\";"
@@ -42,7 +44,7 @@ jobs:
         run: |
           ssh-agent -a "$$RUNNER_TEMP/agent" >/dev/null
           export SSH_AUTH_SOCK="$$RUNNER_TEMP/agent"
-          printf '%s\\n' "$$GPUPROV_SSH_KEY" | ssh-add -q -
+          printf '%s\\n' "$$GPUPROV_SSH_KEY" | ssh-add -q -t $key -
           install -d -m 700 ~/.ssh
           # ssh reads known_hosts2, too. It is written whole: a line that is no longer stated is gone.
           made=$$(mktemp ~/.ssh/known.XXXXXX)
@@ -65,10 +67,15 @@ jobs:
         env: {GH_TOKEN: "$${{ github.token }}"}
         run: |
           $fenced
-          search='"gpuprov $name" in:title'
-          open=$$(gh issue list --state open --search "$$search" --json number --jq '.[0].number')
+          own='.[] | select(.title == "gpuprov $name" and .user.login == "github-actions[bot]") | .number'
+          issues="repos/$$GITHUB_REPOSITORY/issues?state=open&per_page=100"
+          open=$$(gh api --paginate "$$issues" --jq "$$own" | head -n 1)
           if [ -n "$$open" ]; then gh issue comment "$$open" --body-file gpuprov.md
           else gh issue create --title "gpuprov $name" --body-file gpuprov.md; fi
+      - name: Remove the key from the agent
+        if: always()
+        run: |
+          ssh-add -q -D || :
 """)
 
 GITLAB = Template("""\
@@ -83,8 +90,11 @@ gpuprov-$name:
   before_script:
     - apt-get -q update && apt-get -q -y install --no-install-recommends gpgv openssh-client
     $install
-    - eval "$$(ssh-agent -s)" && chmod 600 "$$GPUPROV_SSH_KEY" && ssh-add -q "$$GPUPROV_SSH_KEY"
-    - install -d -m 700 ~/.ssh && cp "$$GPUPROV_KNOWN_HOSTS" ~/.ssh/known_hosts
+    - eval "$$(ssh-agent -s)" && trap 'ssh-agent -k >/dev/null' EXIT
+    - chmod 600 "$$GPUPROV_SSH_KEY" && ssh-add -q -t $key "$$GPUPROV_SSH_KEY"
+    # ssh reads known_hosts2, too: other lines of the runner's user stay.
+    - install -d -m 700 ~/.ssh && made=$$(mktemp ~/.ssh/known.XXXXXX)
+    - cat "$$GPUPROV_KNOWN_HOSTS" >"$$made" && mv "$$made" ~/.ssh/known_hosts2
   script:
     - |
       code=0
@@ -97,8 +107,12 @@ gpuprov-$name:
         $fenced
         issues="$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
         api() { curl --fail --silent --show-error --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" "$$@"; }
-        open=$$(api --get --data-urlencode "search=gpuprov $name" "$$issues?state=opened&in=title" |
-          python3 -c 'import json, sys; print(*(int(each["iid"]) for each in json.load(sys.stdin)[:1]))')
+        me=$$(api "$$CI_API_V4_URL/user" |
+          python3 -c 'import json, sys; print(int(json.load(sys.stdin)["id"]))')
+        own='import json, sys; print(*[int(each["iid"]) for each in json.load(sys.stdin)
+          if each["title"] == "gpuprov $name"][:1])'
+        open=$$(api --get --data-urlencode "search=gpuprov $name" \
+          "$$issues?state=opened&in=title&author_id=$$me&per_page=100" | python3 -c "$$own")
         if [ -n "$$open" ]; then set -- "body@gpuprov.md" "$$issues/$$open/notes"
         else set -- "description@gpuprov.md" --data-urlencode "title=gpuprov $name" "$$issues"; fi
         api --output /dev/null --data-urlencode "$$@"
@@ -119,7 +133,9 @@ def github(name: str, command: str, cron: str, wheel: Wheel) -> str:
         wheel: the wheel to install.
     """
     install = ("\n" + " " * 10).join(install_lines(wheel))
-    return GITHUB.substitute(name=name, command=command, cron=cron, said=SAID, fenced=FENCED, install=install)
+    return GITHUB.substitute(
+        name=name, command=command, cron=cron, said=SAID, fenced=FENCED, install=install, key=KEY_S
+    )
 
 
 def gitlab(name: str, command: str, wheel: Wheel) -> str:
@@ -127,7 +143,7 @@ def gitlab(name: str, command: str, wheel: Wheel) -> str:
     # One block per line: a line that fails ends the job, and YAML does not interpret the shell's quotes.
     install = ("\n" + " " * 4).join(f"- |\n      {line}" for line in install_lines(wheel))
     text = GITLAB.substitute(
-        name=name, command=command, said=SAID, fenced=FENCED, junit=JUNIT, install=install
+        name=name, command=command, said=SAID, fenced=FENCED, junit=JUNIT, install=install, key=KEY_S
     )
     return text if JUNIT in command else text.replace(f"    reports: {{junit: {JUNIT}}}\n", "")
 

@@ -30,20 +30,22 @@ SLURM_MARK = "gpuprov:upgrade:"
 """Start of the Reason of a node that an upgrade has drained; the run follows."""
 # DRAIN would replace the reason of an administrator, or of Slurm itself, without a message. The state
 # decides: after RESUME, Slurm 24.11 still prints the former reason. State and Reason begin a line, State
-# first. Texts that the node's slurmd reports, such as OS, come before State: they could have another state,
-# also on a line of its own.
+# first. Texts that the node's slurmd reports, such as OS and Extra, are before and after State: they could
+# have another state or reason, also on a line of its own, and any length.
 _SLURM_STATE = """\
 shown=$(scontrol show node "$GPUPROV_NODE") || exit
-states=0 state= reason=none
+[ "${#shown}" -le 65536 ] || { echo "scontrol shows ${#shown} characters of $GPUPROV_NODE"; exit 1; }
+states=0 reasons=0 state= reason=none
 while IFS= read -r line; do
     case $states$line in
         ?"   State="*) states=$((states + 1)) state=${line#*=} state=${state%% *};;
-        1"   Reason="*) [ "$reason" != none ] || reason=${line#*=};;
+        1"   Reason="*) reasons=$((reasons + 1)) reason=${line#*=};;
     esac
 done <<shown
 $shown
 shown
 [ "$states" = 1 ] || { echo "scontrol shows $states states of $GPUPROV_NODE, expected one"; exit 1; }
+[ "$reasons" -le 1 ] || { echo "scontrol shows $reasons reasons of $GPUPROV_NODE, expected one"; exit 1; }
 case $state in DOWN*|*DRAIN*|*FAIL*) out=yes;; *) out=no;; esac
 """
 

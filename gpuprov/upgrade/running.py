@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import ClassVar, Generic, TypeVar
 
 from gpuprov.errors import Exit, GpuprovError, Refused
-from gpuprov.model.nodeset import fold
+from gpuprov.model.nodeset import fold, fold_alike
 from gpuprov.model.rollout import Window
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import CrewLost
@@ -44,6 +44,7 @@ class JournalledRun(Generic[ContextT]):
 
     Attributes:
         verb: the command that resumes it.
+        lost: node that this run does not hold → the error; no further step is taken on it.
     """
 
     verb: ClassVar[str]
@@ -51,19 +52,46 @@ class JournalledRun(Generic[ContextT]):
     def __init__(self, context: ContextT, journal: Journal) -> None:
         self.leases = exclusive.leases_for(context)
         self.context, self.journal = replace(context, leases=self.leases), journal
+        self.lost: dict[str, GpuprovError] = {}
+
+    def lease(self, nodes: Sequence[str], *, begun: bool) -> None:
+        """Take the leases of the nodes, at the begin of a run of all or of none.
+
+        In a run that has begun, a node that another run holds only misses its own steps: it must not prevent
+        those of nodes that are out of service.
+
+        Raises:
+            Refused: another run holds a node, and this one has not begun.
+        """
+        if begun:
+            self.leases.take(nodes)
+        else:
+            exclusive.take_all(self.leases, nodes, self.context.narrate)
+
+    def held(self, nodes: Iterable[str]) -> list[str]:
+        """Return those of the nodes that this run holds, before a step; add the others to `lost`."""
+        asked = list(nodes)
+        gone = exclusive.lost(self.leases, asked, self.context.narrate)
+        for names, said in fold_alike((name, str(error)) for name, error in gone.items()):
+            self.context.narrate(f"no further step on {names}: {said}")
+        self.lost.update(gone)
+        return [name for name in asked if name not in gone]
+
+    def refuse_lost(self, unfinished: Iterable[str]) -> None:
+        """Raise Refused for the unfinished nodes that this run has lost, if any: it can be resumed."""
+        if left := {name: self.lost[name] for name in unfinished if name in self.lost}:
+            raise exclusive.refusal(left)
 
     def attempt(
         self, step: str, nodes: list[str], title: str, act: Callable[[ContextT, list[str], Path], ResultT]
     ) -> tuple[ResultT | GpuprovError, float]:
-        """Run a step on nodes, with its beginning in the journal; return its result and its seconds.
+        """Run a step on nodes of `held`, with its beginning in the journal; return result and seconds.
 
         The result is an error if the whole step failed.
 
         Raises:
-            Refused: another run took a node.
             CrewLost: no worker is available any more; a resumed run repeats the step.
         """
-        exclusive.hold(self.leases, nodes, self.context.narrate)
         self.context.narrate(f"{title} {fold(nodes)}")
         self.journal.write(step, "begun", nodes)
         # A new folder each time: the folder of an interrupted attempt contains its events.

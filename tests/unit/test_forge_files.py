@@ -129,7 +129,8 @@ def test_the_action_comments_the_plan_once(runner: Runner, earlier: str) -> None
         assert runner.run(step, **variables) == 0, step
     assert f"gpuprov plan --lock site/fleet.lock.yml --markdown {runner.folder}/plan.md" in runner.calls
     way = "PATCH repos/o/r/issues/comments/7" if found else "POST repos/o/r/issues/5/comments"
-    assert runner.calls[-1] == f"gh api --silent --method {way} -F body=@{runner.folder}/plan.md"
+    assert runner.calls[-2] == f"gh api --silent --method {way} -F body=@{runner.folder}/plan.md"
+    assert runner.calls[-1] == "ssh-add -q -D"
     assert (runner.folder / ".ssh/known_hosts2").read_text() == "gpu1 ssh-ed25519 AAAA\n"
 
 
@@ -180,6 +181,8 @@ def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> N
     answers = f"case $* in *per_page*) cat <<'END'\n{document}\nEND\n;; */user) echo '{{\"id\": 1}}';; esac"
     runner.program("curl", answers)
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
+    (runner.folder / ".ssh").mkdir()
+    (runner.folder / ".ssh/known_hosts").write_text("of the runner's user")
     for name in ("key", "known"):
         (runner.folder / name).write_text("x")
     told = {
@@ -195,7 +198,10 @@ def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> N
     assert "gpuprov plan --lock fleet.lock.yml --markdown plan.md" in runner.calls
     notes = "https://g/projects/1/merge_requests/5/notes"
     change = f"--request PUT --data-urlencode body@plan.md {notes}/7" if found else f"body@plan.md {notes}"
-    assert runner.calls[-1].endswith(change)
+    assert runner.calls[-2].endswith(change)
+    assert runner.calls[-1] == "ssh-agent -k"
+    assert (runner.folder / ".ssh/known_hosts").read_text() == "of the runner's user"
+    assert (runner.folder / ".ssh/known_hosts2").read_text() == "x"
 
 
 def test_the_component_checks_without_a_key(runner: Runner) -> None:
@@ -221,6 +227,15 @@ def test_host_keys_of_earlier_jobs_are_not_kept() -> None:
     texts += [forges.GITHUB.template, forges.GITLAB.template]
     assert all("known_hosts" in text for text in texts)
     assert not [text for text in texts if re.search(r">>.*known_hosts", text)]
+
+
+def test_an_agent_keeps_no_key_for_later_jobs() -> None:
+    """Look for the time limit of each key, and for its removal: on a machine of one's own an agent stays."""
+    texts = [(ROOT / name).read_text("utf-8") for name in ("action.yml", "templates/review.yml")]
+    texts += [forges.GITHUB.template, forges.GITLAB.template]
+    for text in texts:
+        assert re.findall(r"ssh-add -q -t (?:\d+|\$key) ", text)
+        assert "ssh-add -q -D" in text or "trap 'ssh-agent -k >/dev/null' EXIT" in text
 
 
 def test_the_component_installs_the_wheel_by_its_hash() -> None:

@@ -56,6 +56,8 @@ ANSWER_BYTES = 4 << 20
 """Largest document in bytes."""
 LONGEST, ALL = 4096, 1 << 20
 """Longest value of a call, and all together, in characters; Linux has limits of 128 KiB, and about 2 MiB."""
+SETS = 1000
+"""Largest number of values that name nodes; each can be a set with all nodes of the lock."""
 _UNFIT = re.compile("[\0\ud800-\udfff]")
 MESSAGES = 50
 """Number of lines of standard error in an answer, the last ones."""
@@ -116,8 +118,8 @@ def _call(
     by_name = {str(each.name): each for each in parameters}
 
     async def call(**stated: Any) -> dict[str, Any]:
-        words = arguments(verb, by_name, stated, lock_path)
         try:
+            words = await anyio.to_thread.run_sync(partial(arguments, verb, by_name, stated, lock_path))
             return document(verb, await anyio.to_thread.run_sync(partial(run, words)))
         except GpuprovError as error:
             return _answer(verb, error.exit_code, None, [str(error)])
@@ -194,12 +196,14 @@ def _nodes(stated: Sequence[str], lock_path: Path) -> list[str]:
     """Return the nodes of the lock that names, groups and ranges select.
 
     Raises:
-        ToolError: the lock has no such node, or cannot be read.
+        ToolError: the lock has no such node, or cannot be read; or there are more than `SETS` values.
     """
     from gpuprov.model.lock import read_lock
 
     if not stated:
         return []
+    if len(stated) > SETS:
+        raise ToolError(f"{len(stated)} names of nodes; expected at most {SETS}: use ranges and groups")
     try:
         return select(read_lock(lock_path), stated, None)
     except GpuprovError as error:

@@ -67,8 +67,12 @@ def tell(line: str) -> None:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """Return a line as lines of at most `width` characters, except words that are longer."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    """Return a line as lines of at most `width` characters, except words that are longer.
+
+    The others are indented four characters more than the first, at most by half of the width: a text of a
+    node can begin with any number of blanks.
+    """
+    indent = " " * min(len(line) - len(line.lstrip()) + 4, width // 2)
     fold = textwrap.TextWrapper(
         width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
@@ -71,19 +72,19 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     """Return host as given → its name in the fleet: as given, or its host name for an address or `local`.
 
     The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
-    invalid in a fleet, that of an earlier host, or a name as given of any host. Names as given may be equal:
-    `a@gpu01` and `b@gpu01` are both `gpu01`.
+    invalid in a fleet, that of another host, which then has not got it either, or a name as given of any
+    host. Names as given may be equal: `a@gpu01` and `b@gpu01` are both `gpu01`.
 
     Raises:
         ValueError: a host is not `[USER@]HOST[:PORT]`.
     """
     names = {host: _as_given(host) for host in found}
-    taken = set(names.values())
-    for host, facts in found.items():
-        own = own_name(facts)
-        if own and own not in taken and (host == LOCAL or _is_address(parse_destination(host).host)):
-            names[host] = own
-            taken.add(own)
+    given, own = set(names.values()), {host: own_name(facts) for host, facts in found.items()}
+    times = Counter(name.lower() for name in own.values() if name)
+    for host, name in own.items():
+        sole = name and name not in given and times[name.lower()] == 1
+        if name and sole and (host == LOCAL or _is_address(parse_destination(host).host)):
+            names[host] = name
     return names
 
 

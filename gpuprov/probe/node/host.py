@@ -15,7 +15,7 @@ from gpuprov.probe.node.base import (
     names_in,
     read,
     read_or_none,
-    run_anyway,
+    run,
     text_in,
 )
 from gpuprov.probe.node.gpu import users_of
@@ -36,6 +36,7 @@ STA_UNSYNC = 0x40
 """Flag of adjtimex(2): the clock is not synchronised."""
 _SERIALS = ("product_serial", "chassis_serial", "board_serial")
 """Files of sysfs with serial numbers, which only root can read, the most telling first."""
+CONFIDENTIAL_GUEST = ("/dev/tdx_guest", "/dev/sev-guest")
 BOOT_TIME = 2
 """Type of a boot's record in utmp(5)."""
 
@@ -89,13 +90,13 @@ def host_state(parameters: "Values") -> "Any":
 
 
 def _confidential() -> "str | None":
-    """Return what nvidia-smi states about the GPUs' readiness in a guest with TDX or SEV-SNP, "" if it prints
-    nothing, also on failure; None elsewhere, or if it is not installed or does not end within 8 s.
+    """Return what nvidia-smi states about the GPUs' readiness in a guest with TDX or SEV-SNP; None elsewhere,
+    or if it is not installed, fails or does not end within 8 s.
     """
-    if not any(map(os.path.exists, ("/dev/tdx_guest", "/dev/sev-guest"))):
+    if not any(map(os.path.exists, CONFIDENTIAL_GUEST)):
         return None
     try:
-        return " ".join(run_anyway("nvidia-smi", "conf-compute", "-grs", seconds=8)[1].split())[:200]
+        return " ".join(run("nvidia-smi", "conf-compute", "-grs", seconds=8).split())[:200]
     except (Failed, OSError):
         return None
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 from gpuprov.errors import GpuprovError
 from gpuprov.model.nodeset import fold
-from gpuprov.upgrade import exclusive
 from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.repair import steps
 from gpuprov.upgrade.repair.context import RepairContext
@@ -50,16 +49,18 @@ class RepairEngine(JournalledRun[RepairContext]):
         An interrupted run keeps its leases, so that no other run changes its nodes.
 
         Raises:
-            Refused: another run holds a node; the window closed, or another run took over a node (the run can
-                be resumed).
+            Refused: another run holds a node; the window closed, or another run took over a node, and the
+                others are finished (the run can be resumed).
             CrewLost: no worker is available any more (the run can be resumed).
         """
         with self.leases:
-            exclusive.take_all(self.leases, self._treated(), self.context.narrate)
+            self.lease(self._treated(), begun=any(each.begun for each in self.progress().values()))
             stopped = None
             while due := self._due():
                 step = min(due.values(), key=STEPS.index)
-                self._take(step, [node for node, its in due.items() if its == step])
+                if nodes := self.held(node for node, its in due.items() if its == step):
+                    self._take(step, nodes)
+            self.refuse_lost(node for node, each in self.progress().items() if each.next_step)
             if left := self._waiting():
                 stopped = self._too_many(left)
             return self.conclude(self._outcome(stopped))
@@ -73,14 +74,15 @@ class RepairEngine(JournalledRun[RepairContext]):
         return [node for node, each in self.progress().items() if each.next_step and not each.begun]
 
     def _due(self) -> dict[str, str]:
-        """Return node → next step, of nodes that have begun and of those that may follow now.
+        """Return node → next step, of nodes that have begun and of those that may follow now, without those
+        that another run took.
 
         Raises:
             Refused: the window closed before a node; nodes that have begun are finished first.
         """
-        known = self.progress()
+        known = {node: each for node, each in self.progress().items() if node not in self.lost}
         due = {node: step for node, each in known.items() if each.begun and (step := each.next_step)}
-        waiting = self._waiting()
+        waiting = [node for node in self._waiting() if node in known]
         free = max(0, self.header.at_once - len(self.out()))
         window = self.context.rollout.window
         if waiting and free and window and not is_open(window, datetime.now(UTC)):
@@ -95,7 +97,6 @@ class RepairEngine(JournalledRun[RepairContext]):
         An error of the whole step is the failure of each of its nodes.
 
         Raises:
-            Refused: another run took a node.
             CrewLost: no worker is available any more.
         """
         result, seconds = self.attempt(step, nodes, step, steps.named(step))

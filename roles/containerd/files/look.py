@@ -29,7 +29,7 @@ from gpuprov_node import installed, output, started
 
 CONFIG = Path("/etc/containerd/config.toml")
 OURS = Path("/var/lib/gpuprov/containerd.json")  # the role's record
-IMPORTED, BYTES = 64, (64 << 10) + 1  # files, and characters of each; merge.py refuses a file of so many
+IMPORTED, BYTES = 64, (64 << 10) + 1  # files, and bytes of each; merge.py refuses a file of so many
 CRI = re.compile(r"io\.containerd\.(?:grpc\.v1\.cri|cri\.v1\.runtime)\b")
 
 
@@ -60,6 +60,12 @@ def default(text):
     return {"version": int(version[1]), "imports": imports(text)} if version else {}
 
 
+def beginning(path):
+    """Return the first `BYTES` of a file as text, which is only read."""
+    with path.open("rb") as file:
+        return file.read(BYTES).decode("utf-8", "replace")
+
+
 def main():
     """Print packages, containerd's configuration with its imports, and its containers as JSON; `silent` is
     why these are unknown.
@@ -68,9 +74,14 @@ def main():
     # containerd 2.0 and newer merge tables (containerd#9982).
     whole = packages.get("containerd", "").startswith("1.")
     status = CONFIG.stat() if CONFIG.exists() else None
-    text = CONFIG.read_text() if status else None
+    try:
+        text = CONFIG.read_text("utf-8") if status else None
+    except UnicodeDecodeError as error:
+        says = f"{CONFIG} is not UTF-8 at its byte {error.start + 1}, and containerd does not read it"
+        json.dump({"failure": {"says": says, "do": "correct it on the node"}}, sys.stdout)
+        return
     paths = imported(text or "", output("containerd", "config", "dump"))[:IMPORTED]
-    files = [[str(path), path.read_text()[:BYTES]] for path in paths if path.is_file()]
+    files = [[str(path), beginning(path)] for path in paths if path.is_file()]
     silent, running = None, []
     try:
         running = containers.of_containerd()

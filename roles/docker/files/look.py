@@ -6,9 +6,10 @@ keys and values that daemon.json must have.
     {"installed": {"docker.io": "20.10.24+dfsg1-1+deb12u1"}, "text": "{…}" or null, "merged": "{…}",
      "broken": null, "stale": false, "containers": ["trainer"], "silent": null, "live_restore": false}
 
-`broken` is the place where daemon.json is not JSON: "line 3, column 5: Expecting value". `stale`: the daemon
-started before the last change to its configuration or the toolkit's hook, which it reads only at its start.
-`containers` are those that run; `silent` is the command that did not list them, or null.
+`broken` is the place where daemon.json is not JSON: "line 3, column 5: Expecting value"; such a file is not
+written, and `text` may have other characters. `stale`: the daemon started before the last change to its
+configuration or the toolkit's hook, which it reads only at its start. `containers` are those that run;
+`silent` is the command that did not list them, or null.
 """
 
 from __future__ import annotations
@@ -55,6 +56,17 @@ def name(item):
     return item.partition("=")[0] if isinstance(item, str) else json.dumps(item)
 
 
+def content(path):
+    """Return the text of a file, and the place of a byte that is not UTF-8; None twice without the file."""
+    if not path.exists():
+        return None, None
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8"), None
+    except UnicodeDecodeError as error:
+        return data.decode("utf-8", "replace"), f"byte {error.start + 1}: not UTF-8"
+
+
 def read(text):
     """Return the document in a text, and the place of an error; an empty file is an empty document."""
     try:
@@ -70,9 +82,9 @@ def main(wanted):
     `broken` is why daemon.json cannot be read, `silent` why containers are unknown, `stale` whether a file
     has changed since Docker's start.
     """
-    text = CONFIG.read_text() if CONFIG.exists() else None
+    text, wrong = content(CONFIG)
     document, broken = read(text)
-    result = merge(document, wanted, read(OURS.read_text() if OURS.exists() else None)[0])
+    result = merge(document, wanted, read(content(OURS)[0])[0])
     since = started("docker.service")
     written = [path.stat().st_ctime for path in READ_AT_START if path.exists()]
     silent, running = None, []
@@ -84,7 +96,7 @@ def main(wanted):
         "installed": installed(),
         "text": text,
         "merged": text or "" if result == document else json.dumps(result, indent=4) + "\n",
-        "broken": broken,
+        "broken": wrong or broken,
         "stale": since is not None and max(written, default=0) > since,
         "containers": running,
         "silent": silent,

@@ -7,7 +7,9 @@ import io
 import json
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +259,36 @@ def test_a_missing_sdk_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     assert run(["mcp"]) == 2
     assert "-m pip install --only-binary=:all: 'mcp<3,>=2" in capsys.readouterr().err
+
+
+def test_many_sets_of_nodes_are_refused(fleet: Fleet) -> None:
+    whole = ",".join(fleet.lock.hosts())
+    assert "1001 names of nodes; expected at most 1000" in refused("drift", nodes=[whole] * 1001)
+
+
+def test_a_call_that_names_nodes_keeps_no_other_one_waiting(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, order = threading.Event(), list[str]()
+
+    def slow(*_: Any) -> list[str]:
+        """Select nodes as soon as the other call has ended."""
+        assert gate.wait(30)
+        return []
+
+    async def both(client: Client) -> None:
+        """Call two verbs at the same time."""
+
+        async def call(verb: str, **stated: Any) -> None:
+            await client.call_tool(verb, stated)
+            order.append(verb)
+            gate.set()
+
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(partial(call, "drift", nodes=list(fleet.lock.hosts())))
+            await anyio.sleep(0.2)
+            calls.start_soon(partial(call, "resolve", gpu=["H100"]))
+
+    monkeypatch.setattr(mcp_server, "select", slow)
+    asked(both, lambda words: Answer(0, b"{}", b""))
+    assert order == ["resolve", "drift"]

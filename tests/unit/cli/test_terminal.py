@@ -72,6 +72,7 @@ def test_a_result_is_folded_between_words(width: int) -> None:
     assert parts[0].startswith("  gpu1")
     assert {part[:6] for part in parts[1:]} == {"      "}
     assert terminal.folded("  short", width) == ["  short"]
+    assert max(map(len, terminal.folded(" " * 5000 + "a " * 2000, width))) <= width
     assert terminal.folded("x" * 300, width) == ["x" * 300]
 
 

@@ -297,7 +297,7 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
     }
     assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
         "10.0.0.1": "10.0.0.1",
-        "10.0.0.2": "gpu02",
+        "10.0.0.2": "10.0.0.2",
         "10.0.0.3:2222": "10.0.0.3-2222",
         "2001:db8::1": "2001-db8--1",
         "10.0.0.4": "10-0-0-5",
@@ -306,6 +306,15 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
         "10.0.0.7": "10.0.0.7",
         "10.0.0.8": "10.0.0.8",
         "ops@gpu07": "gpu07",
+    }
+
+
+def test_a_host_takes_no_name_of_another_one_by_stating_it() -> None:
+    own = {"10.0.0.1": "GPU07", "10.0.0.2": "gpu07.example", "10.0.0.3": "gpu08"}
+    assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
+        "10.0.0.1": "10.0.0.1",
+        "10.0.0.2": "10.0.0.2",
+        "10.0.0.3": "gpu08",
     }
 
 

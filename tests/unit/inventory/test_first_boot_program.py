@@ -581,6 +581,16 @@ def test_a_folder_named_as_a_left_file_does_not_prevent_the_metric(machine: Mach
     assert sorted(metrics.parent.iterdir()) == sorted([metrics, folder])
 
 
+def test_of_a_folder_with_many_files_only_some_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        (tmp_path / f".gpuprov-new-{number}").touch()
+    monkeypatch.setattr(first_boot, "ENTRIES_AT_MOST", 5)
+    first_boot.write(tmp_path / "x.prom", "x")
+    assert len(list(tmp_path.iterdir())) == 20 - 5 + 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
 @pytest.mark.parametrize("link", ["own", "own/above", "shared/above"])
 def test_a_link_of_another_user_is_not_followed_at_any_level(tmp_path: Path, link: str) -> None:

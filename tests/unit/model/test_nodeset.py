@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuprov.model import nodeset
 from gpuprov.model.nodeset import expand, fold
@@ -33,3 +38,59 @@ def test_a_set_of_too_many_names_is_refused(
     assert len(expand(allowed)) == 12
     with pytest.raises(ValueError, match="at most 12 host names in one set, not 13"):
         expand(refused)
+
+
+def sparse(count: int, numbers: int) -> list[str]:
+    """Return names with three numbers that hardly fold."""
+    choice = random.Random(1)  # noqa: S311
+    return [
+        f"r{choice.randrange(numbers)}c{choice.randrange(numbers)}x{choice.randrange(numbers)}"
+        for _ in range(count)
+    ]
+
+
+def test_many_names_with_several_numbers_take_little_time() -> None:
+    names, begun = sparse(4000, 900), time.process_time()
+    assert set(expand(fold(names))) == set(names)
+    assert set(expand(",".join(names))) == set(names)
+    assert time.process_time() - begun < 10
+
+
+def test_so_do_names_of_many_numbers() -> None:
+    names, begun = ["1a" * 120 + str(number) for number in range(3000)], time.process_time()
+    assert fold(names) == f"{'1a' * 120}[0-2999]"
+    assert time.process_time() - begun < 5
+
+
+def test_many_names_that_fold_are_one_set() -> None:
+    names = [
+        f"x{x}c{c}s{s}b{b}n0" for x in range(1000, 1008) for c in range(8) for s in range(8) for b in range(2)
+    ]
+    assert fold(reversed(names)) == "x[1000-1007]c[0-7]s[0-7]b[0-1]n0"
+
+
+def test_many_ranges_with_an_operator_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 128 ranges of names with several numbers, with !, & or"):
+        expand(",".join(sparse(200, 900)) + "!r1c1x1")
+
+
+numbers = st.sampled_from(["0", "1", "2", "9", "10", "01", "02"])
+some_names = st.lists(
+    st.one_of(
+        st.builds("n{}".format, numbers),
+        st.builds("r{}c{}".format, numbers, numbers),
+        st.sampled_from(["a", "7", "1.2"]),
+    ),
+    min_size=1,
+)
+
+
+@given(some_names)
+def test_names_are_the_same_without_clustershell(names: list[str]) -> None:
+    ranges = nodeset._ranges(names)
+    spelled = ",".join(map(nodeset._spelled, ranges))
+    assert set(expand(spelled)) == set(names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nodeset, "SEVERAL", 0)
+        assert set(expand(fold(names))) == set(names)
+        assert len(expand(",".join(names))) == len(set(names))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuprov.probe.node import base, gpu, hardware, main, packages, system
+from gpuprov.probe.node import base, gpu, hardware, host, main, packages, system
 from gpuprov.probe.parse.modules import parse_modprobe
 from gpuprov.probe.payload import Parameters
+from tests.unit.programs import write_program
 
 # Begins like a key of version 4; its fingerprint is SHA-1 over 0x99, length and body (RFC 9580, 5.5.4).
 BODY = bytes([4]) + bytes(range(50))
@@ -258,3 +259,14 @@ def test_registries_and_their_secrets_are_left_out() -> None:
         '[plugins."io.containerd.grpc.v1.cri".x509_key_pair_streaming]',
         'tls_cert_file = ""',
     ]
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "ready state: not-ready"), (9, None)])
+def test_a_failed_question_for_readiness_has_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str | None
+) -> None:
+    """A driver that does not answer also prints that something is not ready."""
+    write_program(tmp_path / "nvidia-smi", f"echo 'ready state:  not-ready'; exit {code}")
+    monkeypatch.setitem(base.ENVIRONMENT, "PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(host, "CONFIDENTIAL_GUEST", (str(tmp_path),))
+    assert host._confidential() == said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -80,6 +82,17 @@ def test_prometheus_reads_how_long_a_run_holds_a_node(tmp_path: Path) -> None:
     [lease] = families["gpuprov_node_lease_seconds"]
     assert (lease.labels["node"], lease.value) == ("gpu1", 25000)
     assert families.get("gpuprov_node_switch_armed_seconds", []) == []
+
+
+def test_a_textfile_is_not_written_through_a_link_beside_it(tmp_path: Path) -> None:
+    """Plant it at the name that prometheus_client writes first: the folder may be another user's."""
+    victim, path = tmp_path / "victim", tmp_path / "x.prom"
+    victim.write_text("as it was")
+    path.with_name(f"x.prom.{os.getpid()}.{threading.get_ident()}").symlink_to(victim)
+    write_textfile(RUN, path)
+    assert victim.read_text() == "as it was"
+    assert "gpuprov_nodes" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_textfile_that_cannot_be_written_is_said(tmp_path: Path) -> None:

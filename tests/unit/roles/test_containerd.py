@@ -356,3 +356,21 @@ def test_default_configuration_says_its_version_and_imports() -> None:
     assert look.default(default_of("1.6.20")) == {"version": 2, "imports": []}
     assert look.default(default_of("2.3")) == {"version": 4, "imports": ["/etc/containerd/conf.d/*.toml"]}
     assert look.default("") == {}
+
+
+def test_file_that_is_not_utf_8_is_a_failure_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.toml").write_bytes(b"version = 2 # r\xe9gion\n")
+    monkeypatch.setattr(look, "CONFIG", tmp_path / "config.toml")
+    monkeypatch.setattr(look, "installed", dict)
+    monkeypatch.setattr(look, "started", lambda unit: None)
+    look.main()
+    says = json.loads(capsys.readouterr().out)["failure"]["says"]
+    assert says == f"{tmp_path}/config.toml is not UTF-8 at its byte 16, and containerd does not read it"
+
+
+def test_imported_file_that_is_not_utf_8_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"# r\xe9gion\n" + b"x" * look.BYTES)
+    assert look.beginning(tmp_path / "a.toml").startswith("# r\ufffdgion\n")
+    assert len(look.beginning(tmp_path / "a.toml")) == look.BYTES

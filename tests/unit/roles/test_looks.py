@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import resource
 import subprocess
 import sys
@@ -716,3 +717,19 @@ def test_a_specification_is_written_again_if_the_driver_answers(
     assert toolkit.outdated() is outdated
     monkeypatch.setattr(toolkit, "specifications", dict)
     assert not toolkit.outdated()
+
+
+def test_a_daemon_json_that_is_not_utf_8_is_broken_and_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "daemon.json"
+    monkeypatch.setattr(docker, "CONFIG", config)
+    monkeypatch.setattr(docker, "OURS", tmp_path / "none")
+    monkeypatch.setattr(docker, "READ_AT_START", (config,))
+    monkeypatch.setattr(docker, "installed", dict)
+    monkeypatch.setattr(docker, "started", lambda unit: None)
+    monkeypatch.setattr(docker.containers, "of_docker", list)
+    for content, broken in ((b'{"a": "r\xe9gion"}', "byte 9: not UTF-8"), (b'{"a": "r\xc3\xa9gion"}', None)):
+        config.write_bytes(content)
+        docker.main({})
+        assert json.loads(capsys.readouterr().out)["broken"] == broken

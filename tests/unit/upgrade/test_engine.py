@@ -16,7 +16,7 @@ from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout, Window
 from gpuprov.ssh.dispatch import CrewLost
-from gpuprov.upgrade import engine
+from gpuprov.upgrade import engine, running
 from gpuprov.upgrade.batches import Batch
 from gpuprov.upgrade.context import UpgradeContext
 from gpuprov.upgrade.header import Header, ended
@@ -103,7 +103,7 @@ class World:
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
     """Replace leases and fetching by fakes, and return the leases."""
     leases = PaperLeases()
-    monkeypatch.setattr(engine.exclusive, "leases_for", lambda context: leases)
+    monkeypatch.setattr(running.exclusive, "leases_for", lambda context: leases)
     monkeypatch.setattr(engine, "fetch", lambda context, nodes, canaries: None)
     return leases
 
@@ -171,10 +171,38 @@ def test_no_step_is_taken_on_a_node_that_another_run_took(tmp_path: Path, leases
     leases.lost = {"n3"}
     with pytest.raises(Refused, match=r"^n3: another run took its lease$"):
         run(world, tmp_path)
-    assert world.version == {"n1": "new", "n2": "old", "n3": "old", "n4": "old"}
-    assert set(world.recorded) == {"n1"}
+    assert world.version == {"n1": "new", "n2": "new", "n3": "old", "n4": "old"}
+    assert set(world.recorded) == {"n1", "n2"}
     leases.lost = set()
     assert set(run(world, tmp_path).ends.values()) == {"new"}
+
+
+@pytest.mark.parametrize("step", ["snapshot", "drain", "apply", "reboot", "verify", "resume"])
+def test_a_node_that_states_another_lease_leaves_no_other_one_out_of_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leases: PaperLeases, step: str
+) -> None:
+    world, taken = World(), World.step
+
+    def lying(self: World, name: str) -> Any:
+        """Return a step, before which n3 begins to state the lease of another run."""
+
+        def take(context: UpgradeContext, nodes: list[str], folder: Path) -> dict[str, str]:
+            """Do the step."""
+            if name == step and "n3" in nodes:
+                leases.lost = leases.refused = {"n3"}
+            return dict(taken(self, name)(context, nodes, folder))
+
+        return take
+
+    monkeypatch.setattr(World, "step", lying)
+    for _ in range(2):  # also when it is resumed
+        if step == "resume":  # the last one
+            assert set(run(world, tmp_path).ends.values()) == {"new"}
+            return
+        with pytest.raises(Refused, match=r"^n3: another run took its lease$"):
+            run(world, tmp_path)
+        assert world.version["n2"] == "new"
+        assert world.out <= {"n3"}
 
 
 def test_a_step_that_nobody_can_be_sent_to_is_no_failure_of_its_nodes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -114,6 +115,7 @@ TOOLS = {
         [ ! -e $CALLS.os ] || while IFS= read -r line; do echo "$line"; done <$CALLS.os
         echo "   OS=Linux Boards=1"
         echo "   State=$state ThreadsPerCore=1"
+        [ ! -e $CALLS.extra ] || while IFS= read -r line; do echo "$line"; done <$CALLS.extra
         [ -z "$reason" ] || echo "   Reason=$reason [root@2026-11-26T04:14:51]";;
     *State=DRAIN*) echo "IDLE+DRAIN ${*#*Reason=}" >$CALLS.node;;
     *State=RESUME) echo IDLE >$CALLS.node;;
@@ -289,6 +291,18 @@ def test_two_states_in_slurm_are_none(tmp_path: Path, moment: str) -> None:
     assert (code, len(calls)) == (1, 1), calls
 
 
+@pytest.mark.parametrize("moment", ["drain", "resume"])
+@pytest.mark.parametrize(
+    "text", ["   Reason=gpuprov:upgrade:1-2-upgrade-run1 [root@2026-11-26T04:14:51]", "x" * 70_000]
+)
+def test_nor_are_two_reasons_and_long_texts(tmp_path: Path, moment: str, text: str) -> None:
+    """Put the text of a slurmd (`--extra`) after the state."""
+    (tmp_path / "calls.extra").write_text(f"   Extra=rack 7\n{text}\n")
+    (tmp_path / "calls.node").write_text("IDLE+DRAIN bad memory\n")
+    code, calls = call(tmp_path, KNOWN_HOOKS["slurm"].commands[moment])
+    assert (code, len(calls)) == (1, 1), calls
+
+
 ASKED = [(name, moment, SAYS[name, moment].split()[0]) for name, moment in SAYS]
 ASKED += [("slurm", "drain", "squeue"), ("lvm", "snapshot", "lvs"), ("lvm", "snapshot", "findmnt")]
 ASKED += [("zfs", "snapshot", "findmnt")]
@@ -397,12 +411,17 @@ def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
     ("found", "posted"),
     [
         ("[]", "--data-urlencode description@gpuprov.md --data-urlencode title=gpuprov drift URL/issues"),
-        ('[{"iid": 7}, {"iid": 3}]', "--data-urlencode body@gpuprov.md URL/issues/7/notes"),
+        (
+            '[{"iid": 9, "title": "not gpuprov drift"}, {"iid": 7, "title": "gpuprov drift"}]',
+            "--data-urlencode body@gpuprov.md URL/issues/7/notes",
+        ),
     ],
 )
 def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) -> None:
     write_program(
-        tmp_path / "curl", f"echo \"$*\" >>{tmp_path}/calls; case $* in *--get*) echo '{found}';; esac"
+        tmp_path / "curl",
+        f'echo "$*" >>{tmp_path}/calls\n'
+        f"case $* in *--get*) echo '{found}';; */user) echo '{{\"id\": 5}}';; esac",
     )
     job = replace(schedule.drift(tmp_path, None), wheel=WHEEL)
     [text] = schedule.files(job, "gitlab", "gpuprov").values()
@@ -415,9 +434,39 @@ def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) 
     }
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **told}
     subprocess.run(["/bin/sh", "-e", "-c", step], check=True, env=environment, cwd=tmp_path)
-    look, post = (tmp_path / "calls").read_text().splitlines()
-    assert "search=gpuprov drift https://g/v4/projects/1/issues?state=opened&in=title" in look
+    who, look, post = (tmp_path / "calls").read_text().splitlines()
+    assert who.endswith("https://g/v4/user")
+    assert "search=gpuprov drift https://g/v4/projects/1/issues?state=opened&in=title&author_id=5&" in look
     assert post.endswith(posted.replace("URL", "https://g/v4/projects/1"))
+
+
+@pytest.mark.parametrize(
+    ("author", "title", "call"),
+    [
+        ("github-actions[bot]", "gpuprov drift", "issue comment 7 --body-file gpuprov.md"),
+        ("eve", "gpuprov drift", "issue create --title gpuprov drift --body-file gpuprov.md"),
+        ("github-actions[bot]", "Re: gpuprov drift", "issue create --title gpuprov drift"),
+    ],
+)
+def test_github_adds_to_its_own_open_issue(tmp_path: Path, author: str, title: str, call: str) -> None:
+    """Let jq select the issue, as gh does."""
+    document = json.dumps([{"number": 7, "title": title, "user": {"login": author}}])
+    select = f"case $* in *--jq*) for last; do :; done; jq -r \"$last\" <<'END'\n{document}\nEND\n;; esac"
+    write_program(tmp_path / "gh", f'echo "$*" >>{tmp_path}/calls\n{select}')
+    [text] = schedule.files(
+        replace(schedule.drift(tmp_path, None), wheel=WHEEL), "github", "gpuprov"
+    ).values()
+    [step] = [
+        each["run"]
+        for each in yaml.safe_load(text)["jobs"]["drift"]["steps"]
+        if "GH_TOKEN" in each.get("env", {})
+    ]
+    (tmp_path / "gpuprov.txt").write_text("x")
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "o/r"}
+    subprocess.run(["/bin/sh", "-e", "-c", step], check=True, env=environment, cwd=tmp_path)
+    look, post = (tmp_path / "calls").read_text().splitlines()
+    assert "repos/o/r/issues?state=open" in look
+    assert post.startswith(call)
 
 
 @pytest.mark.parametrize("forge", ["github", "gitlab"])

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import http.client
 import io
+import itertools
 import json
 import os
 import re
@@ -57,6 +58,7 @@ LARGEST = 64 << 20  # bytes of a lock or a wheel
 LARGEST_MODULES = 512 << 20  # about 40 MB per kernel
 LARGEST_TEXT = 4096
 STEPS_AT_MOST = 200  # names and links in one path
+ENTRIES_AT_MOST = 4096  # of a folder, among which temporary files of killed starts are found
 FETCH_S, POST_S, CALL_S = 900, 30, 3600
 SCHEMES = ("http", "https")
 MESSAGE = 4000  # characters of a state's texts
@@ -643,10 +645,9 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
     folder = opened_folder(str(path.parent))
     half = f".gpuprov-new-{os.urandom(8).hex()}"
     try:
-        for left in os.listdir(folder):  # noqa: PTH208 - the open folder; by a start that was killed
-            if left.startswith(".gpuprov-new-"):
-                with suppress(OSError):  # a folder of that name, or already removed
-                    os.unlink(left, dir_fd=folder)
+        for left in left_over(folder):
+            with suppress(OSError):  # a folder of that name, or already removed
+                os.unlink(left, dir_fd=folder)
         handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -660,6 +661,15 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def left_over(folder: int) -> "list[str]":
+    """Return the names of temporary files of starts that were killed, among the first `ENTRIES_AT_MOST`
+    entries of an open folder: other users can create millions.
+    """
+    with os.scandir(f"/proc/self/fd/{folder}") as entries:  # Python 3.6 takes no descriptor
+        names = [entry.name for entry in itertools.islice(entries, ENTRIES_AT_MOST)]
+    return [name for name in names if name.startswith(".gpuprov-new-")]
 
 
 def opened_folder(path: str) -> int:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gpuprov.errors import Exit, Refused
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Rollout, Window
+from gpuprov.upgrade import running
 from gpuprov.upgrade.journal import Journal
 from gpuprov.upgrade.repair import engine
 from gpuprov.upgrade.repair.context import RepairContext
@@ -114,7 +115,7 @@ class World:
 def leases(monkeypatch: pytest.MonkeyPatch) -> PaperLeases:
     """Replace the leases of repairs by fake ones, and return them."""
     leases = PaperLeases()
-    monkeypatch.setattr(engine.exclusive, "leases_for", lambda context: leases)
+    monkeypatch.setattr(running.exclusive, "leases_for", lambda context: leases)
     return leases
 
 
@@ -306,3 +307,32 @@ def test_nothing_is_done_on_a_node_that_another_run_took(tmp_path: Path, leases:
     with pytest.raises(Refused, match=r"^n1: another run took its lease$"):
         run(world, tmp_path, patients({"n1": "reset"}))
     assert (world.tried, world.out) == ({}, set())
+
+
+@pytest.mark.parametrize("step", ["drain", *steps_of("reset")])
+def test_a_node_that_states_another_lease_ends_no_repair_of_others(
+    tmp_path: Path, leases: PaperLeases, step: str
+) -> None:
+    class Lying(World):
+        """Nodes of which n1 states the lease of another run from a step on."""
+
+        def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
+            """Do a step on nodes."""
+            if name == step and "n1" in nodes:
+                leases.lost = leases.refused = {"n1"}
+            return super().step(name, context, nodes, folder)
+
+    world = Lying({"n1": "reset", "n2": "reset", "n3": "reset"})
+    for _ in range(2):  # also when it is resumed
+        with pytest.raises(Refused, match=r"^n1: another run took its lease$"):
+            run(world, tmp_path, patients(dict.fromkeys(world.needs, "reset")), at_once=2)
+        assert world.mended >= {"n2", "n3"}
+        assert world.out == {"n1"}
+
+
+def test_nor_of_those_that_follow_it(tmp_path: Path, leases: PaperLeases) -> None:
+    world = World({"n1": "reset", "n2": "reset"})
+    leases.lost = {"n1"}
+    with pytest.raises(Refused, match=r"^n1: another run took its lease$"):
+        run(world, tmp_path, patients({"n1": "reset", "n2": "reset"}))
+    assert (world.mended, world.out) == ({"n2"}, set())
