@@ -194,6 +194,8 @@ class KnownIssue:
     """Releases of nvidia-fs (GPUDirect Storage) that it concerns, in place of drivers."""
     module: Flavour | None = None
     os: tuple[str, ...] = ()
+    arch: str | None = None
+    """Processor of the hosts that it concerns; None: all."""
     architectures: tuple[str, ...] = ()
     kernels: tuple[KernelSeries, ...] = ()
     condition: str

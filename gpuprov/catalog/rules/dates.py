@@ -18,6 +18,8 @@ OF_RHEL = re.compile(r"\.el[0-9]+(?:_[0-9]+)?(?:\.|\Z)", re.ASCII)
 """The end of RHEL's builds and those of its rebuilds, but not of Oracle's own kernel (`el9uek`)."""
 UPSTREAM = 3
 """Numbers of an upstream version before RHEL's build: 5.14.0."""
+TWO = 2
+"""Numbers of a driver that is no release beside its branch's main line: 550.100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,9 @@ def kernel_day(catalog: Catalog, uname: str) -> KernelDate | None:
 def driver_day(catalog: Catalog, driver: Version) -> Day | None:
     """Return the day of a driver's release; of an undated one, a day on which it was already published.
 
-    That is the day of the next release with the same two numbers, or the last day of the later releases of
-    its branch: among those, a lower number can be younger (550.90.12 than 550.100). None if none is dated.
+    That is the day of the next release, if it has the same two numbers or the driver has no third one; else
+    the last day of the later ones of its branch: one with a third number can be younger than a higher number
+    (550.90.12 than 550.100). None if none is dated.
     """
     record = catalog.driver_dates.get(driver.major)
     if record is None:
@@ -63,7 +66,7 @@ def driver_day(catalog: Catalog, driver: Version) -> Day | None:
     if driver in record.released:
         return Day(record.released[driver], True, record.source)
     later = {each: day for each, day in record.released.items() if each > driver}
-    near = [each for each in later if each.within(driver.minor)]
+    near = [each for each in later if len(driver.parts) <= TWO or each.within(driver.minor)]
     if near:
         return Day(later[min(near)], False, record.source)
     return Day(max(later.values()), False, record.source) if later else None

@@ -7,6 +7,7 @@ from gpuprov.catalog.records import KernelDate
 from gpuprov.catalog.rules import dates, issues
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, warning
+from gpuprov.locking.resolve.checks.system import host_of
 
 
 def kernel_after_driver(case: Case, draft: Draft) -> Findings:
@@ -35,12 +36,12 @@ def _reports(case: Case, draft: Draft, driver: Version, kernel: Version) -> set[
 
     A failure of a later release of its branch counts as one of the driver.
     """
-    system = case.system.id if case.system else ""
+    host = host_of(case)
     found = set()
     for issue in case.catalog.known_issues:
-        if issues.fails_later(issue, driver, draft.flavour, system, kernel):
+        if issues.fails_later(issue, driver, draft.flavour, host, kernel):
             found.add("fails")
-        if issue.kind == "build" and issues.concerns(issue, driver, draft.flavour, system, case.gpus):
+        if issue.kind == "build" and issues.concerns(issue, driver, draft.flavour, host):
             found.add(issues.build_outcome(issue, kernel))
     return found - {"unknown"}
 

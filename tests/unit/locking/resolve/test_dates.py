@@ -133,3 +133,14 @@ def test_an_unstated_kernel_is_not_judged() -> None:
 def test_a_site_s_days_are_checked(tmp_path: Any, section: str, record: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=f"{section}\\["):
         load([_site(tmp_path, "drivers", **{section: [record]})])
+
+
+def test_a_release_without_a_third_number_is_not_younger_than_the_next_one() -> None:
+    assert str(driver_day(load(), version("570.183"))) == "2025-09-11 or earlier"  # of 570.190
+    assert untested(on("6.17.1", "570.183", "ubuntu24.04"))
+
+
+def test_a_known_failure_of_one_processor_is_none_of_another() -> None:
+    arm = on("5.14.0", "470.74", "ubuntu20.04", arch="aarch64", gpu="T4G")
+    assert "470.74-linux-5.14-aarch64" in rules(arm.violations)
+    assert "470.74-linux-5.14-aarch64" not in rules((*(found := on("5.14.0", "470.74")).violations, *found.warnings))
