@@ -24,9 +24,14 @@ def kernel_after_driver(case: Case, draft: Draft) -> Findings:
     own = case.system.kernel if case.system and draft.repository == "distribution" else None
     if case.precompiled or (own and version.within(own)) or _reports(case, draft, draft.driver, version):
         return
+    changed = (
+        " (a change of the distribution's may be in its package)"
+        if draft.repository == "distribution"
+        else ""
+    )
     text = (
         f"driver {draft.driver} is of {driver}, {kernel.title} of {kernel.released}: NVIDIA cannot have "
-        f"built it against kernel {version}; {_instead(case, draft, kernel, version)}"
+        f"built it against kernel {version}{changed}; {_instead(case, draft, kernel, version)}"
     )
     yield warning(case, "driver-kernel-untested", text, *driver.source, *kernel.source)
 

@@ -1,4 +1,4 @@
-"""A driver that is older than the kernel it is to be built against: warned of, unless a report knows better."""
+"""A driver that is older than the stated kernel: warned of, unless a report knows better."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def on(kernel: str, driver: str, os: str = "ubuntu22.04", **stated: Any) -> Answ
         ("generic", None),
     ],
 )
-def test_a_kernel_is_of_its_series_or_of_the_minor_release_of_its_build(kernel: str, title: str | None) -> None:
+def test_a_kernel_is_of_its_series_or_of_the_minor_release_of_its_build(
+    kernel: str, title: str | None
+) -> None:
     found = kernel_day(load(), kernel)
     assert (found and found.title) == title
 
@@ -112,7 +114,9 @@ def test_a_report_of_the_pair_wins(kernel: str, driver: str, module: str) -> Non
 
 def test_what_the_distribution_builds_for_its_own_kernel_is_no_warning() -> None:
     assert untested(on("6.8.0-45-generic", "470.256.02", "ubuntu24.04", repository="distribution")) is None
-    assert untested(on("6.17.0-8-generic", "470.256.02", "ubuntu24.04", repository="distribution"))
+    later = untested(on("6.17.0-8-generic", "470.256.02", "ubuntu24.04", repository="distribution"))
+    assert later is not None
+    assert "may be in its package" in later
     precompiled = on("7.0.0-14-generic", "580", "ubuntu24.04", module_build="precompiled")
     assert untested(precompiled) is None
 
@@ -143,4 +147,5 @@ def test_a_release_without_a_third_number_is_not_younger_than_the_next_one() -> 
 def test_a_known_failure_of_one_processor_is_none_of_another() -> None:
     arm = on("5.14.0", "470.74", "ubuntu20.04", arch="aarch64", gpu="T4G")
     assert "470.74-linux-5.14-aarch64" in rules(arm.violations)
-    assert "470.74-linux-5.14-aarch64" not in rules((*(found := on("5.14.0", "470.74")).violations, *found.warnings))
+    other = on("5.14.0", "470.74")
+    assert "470.74-linux-5.14-aarch64" not in rules((*other.violations, *other.warnings))

@@ -169,7 +169,9 @@ def test_shipped_on_purpose_is_a_warning(stated: dict[str, str]) -> None:
     assert answer(A100, **stated).verdict == "warn"
 
 
-@pytest.mark.parametrize(("cuda", "driver", "late"), [("10.2", "418.87.00", True), ("10.1", "418.87.00", False)])
+@pytest.mark.parametrize(
+    ("cuda", "driver", "late"), [("10.2", "418.87.00", True), ("10.1", "418.87.00", False)]
+)
 def test_before_cuda_11_a_minor_release_needs_its_own_driver(cuda: str, driver: str, late: bool) -> None:
     found = answer(V100, "ubuntu18.04", driver=driver, cuda=cuda)
     assert found.violations == ()
