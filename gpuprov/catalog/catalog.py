@@ -81,6 +81,11 @@ class Catalog:
         return self.tables["drivers.known_issues"]
 
     @cached_property
+    def driver_dates(self) -> Mapping[int, r.DriverDates]:
+        """Days of releases by driver branch, also of branches without a record of their own."""
+        return {record.branch: record for record in self.tables["drivers.release_dates"]}
+
+    @cached_property
     def bulletins(self) -> Mapping[str, r.Bulletin]:
         """Security bulletins by number, oldest first; empty in a release of the catalog without them."""
         ordered = sorted(self.tables["bulletins.bulletins"], key=lambda record: record.published)

@@ -17,6 +17,27 @@ CVE = re.compile(r"CVE-[0-9]{4}-[0-9]{4,7}")
 HIGHEST_SCORE = 10
 
 
+def check_dates(catalog: Catalog) -> None:
+    """Check that the days of drivers and kernels are days, and that a driver's day is one of its branch.
+
+    Raises:
+        InvalidInput: one is not; the message names the row.
+    """
+    for record in catalog.tables["drivers.release_dates"]:
+        for driver, day in record.released.items():
+            if not _is_day(day) or driver.major != record.branch:
+                raise InvalidInput(
+                    f"drivers.json: release_dates[{record.branch}].released: {driver} of {day!r}",
+                    expected=f"a version {record.branch}.…, and a day such as 2026-09-30",
+                )
+    for kernel in catalog.tables["drivers.kernel_dates"]:
+        if not _is_day(kernel.released):
+            raise InvalidInput(
+                f"drivers.json: kernel_dates[{kernel.first}].released: {kernel.released!r}",
+                expected="a day, such as 2026-09-30",
+            )
+
+
 def check_bulletins(catalog: Catalog) -> None:
     """Check that each bulletin can be true.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuprov.catalog import records as r
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.checking import check_bulletins
+from gpuprov.catalog.checking import check_bulletins, check_dates
 from gpuprov.catalog.devices import Devices, Table
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
@@ -27,7 +27,12 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "forward_compat": (r.ForwardCompat, "cuda"),
     },
     "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.GpuModel, "id")},
-    "drivers": {"branches": (r.Branch, "branch"), "known_issues": (r.KnownIssue, "id")},
+    "drivers": {
+        "branches": (r.Branch, "branch"),
+        "known_issues": (r.KnownIssue, "id"),
+        "release_dates": (r.DriverDates, "branch"),
+        "kernel_dates": (r.KernelDate, "first"),
+    },
     "cudnn": {
         "releases": (r.Cudnn, "version"),
         "builds": (r.BuildRange, "first"),
@@ -147,6 +152,7 @@ def read_data(*folders: Path) -> Catalog:
     devices = _devices(folders, whole, sources)
     catalog = Catalog(max(days.values()), tables, sources, facts, devices, default_policy, days)
     check_bulletins(catalog)
+    check_dates(catalog)
     return catalog
 
 

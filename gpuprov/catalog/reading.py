@@ -1,7 +1,7 @@
 """Conversion of JSON objects to typed records: every field is checked against the record's annotations.
 
 A record is a frozen dataclass of str, int, float, bool, `Version`, `Literal`, optional, `tuple[X, ...]`,
-`dict[str, X]` and records. The catalog needs no more, and 250 kB are read in milliseconds.
+`dict[X, Y]` and records. The catalog needs no more, and 250 kB are read in milliseconds.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _reader(hint: Any) -> _Reader:
     if origin is tuple:
         return _list_of(_reader(arguments[0]))
     if origin is dict:
-        return _mapping_of(_reader(arguments[1]))
+        return _mapping_of(*map(_reader, arguments))
     if origin is Literal:
         return _one_of(arguments)
     return _plain(hint)
@@ -119,13 +119,13 @@ def _list_of(inner: _Reader) -> _Reader:
     return read_list
 
 
-def _mapping_of(inner: _Reader) -> _Reader:
-    """Return a reader of an object with values of one type; its keys are not checked."""
+def _mapping_of(key: _Reader, inner: _Reader) -> _Reader:
+    """Return a reader of an object with keys and values of one type each."""
 
-    def read_mapping(raw: object) -> dict[str, object]:
+    def read_mapping(raw: object) -> dict[object, object]:
         if not isinstance(raw, dict):
             raise BadField(_show(raw), "an object")
-        return {key: inner(value) for key, value in raw.items()}
+        return {key(name): inner(value) for name, value in raw.items()}
 
     return read_mapping
 

@@ -151,6 +151,27 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriverDates:
+    """Days on which releases of a branch were published, in ISO format."""
+
+    branch: int
+    released: dict[Version, str]
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelDate:
+    """The day, in ISO format, before which no kernel from a version on was published."""
+
+    first: Version
+    """A series (6.8), or the upstream version with the number of RHEL's build (5.14.0.427)."""
+    title: str
+    released: str
+    source: Sources
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSeries:
     """Build result of a driver on one kernel series: builds up to one release, fails from another."""
 
@@ -173,6 +194,8 @@ class KnownIssue:
     """Releases of nvidia-fs (GPUDirect Storage) that it concerns, in place of drivers."""
     module: Flavour | None = None
     os: tuple[str, ...] = ()
+    arch: str | None = None
+    """Processor of the hosts that it concerns; None: all."""
     architectures: tuple[str, ...] = ()
     kernels: tuple[KernelSeries, ...] = ()
     condition: str

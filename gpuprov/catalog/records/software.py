@@ -120,6 +120,8 @@ class Nccl:
     tag_date: str | None = None
     wheel_cuda_majors: tuple[int, ...] = ()
     cuda_builds_seen: tuple[Version, ...] = ()
+    builds_complete: bool = False
+    """Whether no other build than those seen was published."""
     note: str = ""
     source: Sources
 

@@ -20,6 +20,7 @@ that the vendor no longer lists, unknown, or not at all.
 """
 
 HOPPER = Version("9.0")
+FIRST_MINOR_COMPAT = 11
 
 
 def native(driver: Version, toolkit: Toolkit) -> bool:
@@ -108,6 +109,14 @@ def way(
     if min_driver(catalog, cuda.major) is None and not _major_is_newer(catalog, driver.major, cuda.major):
         return "unknown"
     return "no"
+
+
+def before_minor_compat(branch: Branch | None, cuda: Version) -> bool:
+    """Return whether a branch is older than a CUDA release for which there is no minor-version compatibility.
+
+    It began with CUDA 11. False for an unknown branch. Source: as `minor_compat`.
+    """
+    return branch is not None and cuda.major < FIRST_MINOR_COMPAT and cuda.minor > branch.native_cuda
 
 
 def _major_is_newer(catalog: Catalog, branch: int, cuda_major: int) -> bool:

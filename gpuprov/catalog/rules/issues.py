@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from gpuprov.catalog.records import Flavour, GpuModel, KernelSeries, KnownIssue
@@ -29,21 +30,27 @@ def kernel_version(uname: str) -> Version | None:
     return version(".".join(filter(None, match.groups()))) if match else None
 
 
-def concerns(
-    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, gpus: tuple[GpuModel, ...]
-) -> bool:
-    """Return whether an issue concerns this driver, flavour, system and these GPUs; an empty field concerns
-    all.
-    """
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A machine as known failures distinguish them: system, processor and GPUs."""
+
+    system: str
+    arch: str
+    gpus: tuple[GpuModel, ...] = ()
+
+
+def concerns(issue: KnownIssue, driver: Version, flavour: Flavour | None, host: Host) -> bool:
+    """Return whether an issue concerns this driver, flavour and host; an empty field concerns all."""
     of_driver = driver in issue.drivers or driver.major in issue.branches
     of_flavour = issue.module is None or flavour is None or issue.module == flavour
-    of_system = not issue.os or system in issue.os
-    of_gpus = not issue.architectures or any(gpu.architecture in issue.architectures for gpu in gpus)
-    return of_driver and of_flavour and of_system and of_gpus
+    of_system = not issue.os or host.system in issue.os
+    of_arch = issue.arch is None or issue.arch == host.arch
+    of_gpus = not issue.architectures or any(gpu.architecture in issue.architectures for gpu in host.gpus)
+    return of_driver and of_flavour and of_system and of_arch and of_gpus
 
 
 def fails_later(
-    issue: KnownIssue, driver: Version, flavour: Flavour | None, system: str, kernel: Version
+    issue: KnownIssue, driver: Version, flavour: Flavour | None, host: Host, kernel: Version
 ) -> Version | None:
     """Return the later release of a driver's branch that is known not to build against a kernel, or None.
 
@@ -52,7 +59,7 @@ def fails_later(
     later = [each for each in issue.drivers if each.major == driver.major and each > driver]
     if issue.kind != "build" or driver in issue.drivers or not later:
         return None
-    if not concerns(issue, later[0], flavour, system, ()) or build_outcome(issue, kernel) != "fails":
+    if not concerns(issue, later[0], flavour, host) or build_outcome(issue, kernel) != "fails":
         return None
     return min(later)
 

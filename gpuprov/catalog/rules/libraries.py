@@ -75,6 +75,15 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 
 
+def nccl_builds(catalog: Catalog, nccl: Version) -> tuple[Version, ...] | None:
+    """Return the CUDA releases for which an NCCL release was published; None if no whole list was read.
+
+    Source: indexes of /compute/redist/nccl, which has the builds of the packages.
+    """
+    record = catalog.nccl_by_version.get(nccl)
+    return record.cuda_builds_seen if record and record.builds_complete else None
+
+
 def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel) -> bool:
     """Return whether builds of NCCL have code for the GPU: CUDA 12 from 2.28 start at 6.0, CUDA 13 at 7.5.
 

@@ -11,7 +11,7 @@ from gpuprov.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.releases import Release
 from gpuprov.catalog.rules.driver import end_of_life
-from gpuprov.catalog.rules.issues import build_outcome, concerns, kernel_version
+from gpuprov.catalog.rules.issues import Host, build_outcome, concerns, kernel_version
 from gpuprov.catalog.version import version
 from gpuprov.model.lock import Lock, LockedGroup
 
@@ -74,10 +74,10 @@ def _known_issues(catalog: Catalog, name: str, group: LockedGroup) -> Iterator[S
     A catalog that is newer than the lock's own can know it; without a locked kernel no build is judged.
     """
     driver, release = group.components.driver, version(group.components.driver.version)
-    gpu = find_gpu(catalog, group.hardware.gpu_model)
+    host = Host(group.os, group.arch, (find_gpu(catalog, group.hardware.gpu_model),))
     kernel = kernel_version(group.setting("kernel") or "")
     for issue in catalog.known_issues:
-        if not concerns(issue, release, driver.module, group.os, (gpu,)):
+        if not concerns(issue, release, driver.module, host):
             continue
         if issue.kind == "withdrawn":
             text = f"{name}: driver {release} was withdrawn ({issue.condition}): {issue.effect}"

@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.catalog import Catalog, Version, load, version
 from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.resolve.answer import Answer, RuleFinding
-from gpuprov.locking.resolve.checks import cuda, driver, fabric, gpus, libraries, rdma, storage, system
+from gpuprov.locking.resolve.checks import cuda, dates, driver, fabric, gpus, libraries, rdma, storage, system
 from gpuprov.locking.resolve.request import Request
 from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 
@@ -21,7 +21,7 @@ FABRIC_MANAGER, IN_A_STACK = "fabric_manager", "fabricmanager"
 """The component's name on the command line and of its role, and its key in locks and answers."""
 
 COMPONENTS = {
-    "driver": (*system.CHECKS, driver.branch, gpus.supported, driver.gpus_together),
+    "driver": (*system.CHECKS, *dates.CHECKS, driver.branch, gpus.supported, driver.gpus_together),
     "module": (driver.flavour,),
     "cuda": (*cuda.CHECKS,),
     "cudnn": (libraries.cudnn, libraries.cudnn_gpus),

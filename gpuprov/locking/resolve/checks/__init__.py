@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks import (
     cuda,
+    dates,
     doubts,
     driver,
     fabric,
@@ -24,6 +25,7 @@ from gpuprov.locking.resolve.checks.findings import Ruling
 
 CHECKS = (
     *system.CHECKS,
+    *dates.CHECKS,
     *driver.CHECKS,
     *gpus.CHECKS,
     *cuda.CHECKS,

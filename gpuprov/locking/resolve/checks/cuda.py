@@ -104,6 +104,13 @@ def on_driver(case: Case, draft: Draft) -> Findings:
         )
     elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
+    elif way == "unknown" and rules.before_minor_compat(draft.branch, draft.cuda):
+        assert draft.branch is not None  # noqa: S101
+        text = (
+            f"{what}: the driver knows CUDA up to {draft.branch.native_cuda}, and minor versions are "
+            f"compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs a newer driver or a compat package"
+        )
+        yield warning(case, "cuda-driver", text, _MINOR)
     elif way == "unknown":
         yield warning(
             case,

@@ -115,7 +115,17 @@ def nccl(case: Case, draft: Draft) -> Findings:
     if draft.cuda is not None:
         yield from _nccl_major(case, draft, named, draft.cuda.major)
     if build is not None:
+        yield from _nccl_published(case, draft.nccl, build)
         yield from _nccl_build(case, draft, named)
+
+
+def _nccl_published(case: Case, nccl: Version, build: Version) -> Findings:
+    """Yield the violation of an NCCL build that is not in the whole list of the release's builds."""
+    builds = libraries.nccl_builds(case.catalog, nccl)
+    if builds is not None and build not in builds:
+        there = ", ".join(f"+cuda{each}" for each in builds)
+        text = f"NCCL {nccl}+cuda{build} was not published: there are {there}"
+        yield violation(case, "nccl-build", text, *case.catalog.nccl_by_version[nccl].source)
 
 
 def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:

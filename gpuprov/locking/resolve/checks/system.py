@@ -94,14 +94,19 @@ def _at_nvidia(case: Case, draft: Draft) -> Findings:
         yield warning(case, "driver-on-os", text, *system.source)
 
 
+def host_of(case: Case) -> issues.Host:
+    """Return the case's machine as known failures distinguish them."""
+    return issues.Host(case.system.id if case.system else "", case.arch, case.gpus)
+
+
 def known_failures(case: Case, draft: Draft) -> Findings:
     """Yield a finding for each known failure of this driver on this system and these GPUs.
 
     A withdrawn release is a violation, a required firmware a reason. Precompiled modules need no build.
     """
-    system = case.system.id if case.system else ""
+    host = host_of(case)
     for issue in case.catalog.known_issues:
-        if not issues.concerns(issue, draft.driver, draft.flavour, system, case.gpus):
+        if not issues.concerns(issue, draft.driver, draft.flavour, host):
             continue
         if issue.kind == "withdrawn":
             text = f"driver {draft.driver} was withdrawn ({issue.condition}): {issue.effect}; {issue.remedy}"
@@ -118,9 +123,9 @@ def failures_of_later_releases(case: Case, draft: Draft) -> Findings:
     kernel = issues.kernel_version(case.request.kernel or "")
     if kernel is None or case.precompiled:
         return
-    system = case.system.id if case.system else ""
+    host = host_of(case)
     for issue in case.catalog.known_issues:
-        later = issues.fails_later(issue, draft.driver, draft.flavour, system, kernel)
+        later = issues.fails_later(issue, draft.driver, draft.flavour, host, kernel)
         if later is not None:
             text = (
                 f"driver {draft.driver} on kernel {kernel}: not tried; {later}, a later release of its "

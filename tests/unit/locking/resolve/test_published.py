@@ -169,6 +169,15 @@ def test_shipped_on_purpose_is_a_warning(stated: dict[str, str]) -> None:
     assert answer(A100, **stated).verdict == "warn"
 
 
+@pytest.mark.parametrize(
+    ("cuda", "driver", "late"), [("10.2", "418.87.00", True), ("10.1", "418.87.00", False)]
+)
+def test_before_cuda_11_a_minor_release_needs_its_own_driver(cuda: str, driver: str, late: bool) -> None:
+    found = answer(V100, "ubuntu18.04", driver=driver, cuda=cuda)
+    assert found.violations == ()
+    assert ("cuda-driver" in rules(found.warnings)) == late
+
+
 def test_a_package_release_beside_the_same_version_is_the_same_version() -> None:
     found = answer(H200_BOARD, driver="580.95.05-0ubuntu1", fabricmanager="580.95.05-1")
     assert found.verdict == "ok"

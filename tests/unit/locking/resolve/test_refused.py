@@ -48,6 +48,7 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("nccl-cuda-major", A100, "ubuntu22.04", {"cuda": "12.9", "nccl": "2.28.9+cuda13.0"}),
     ("nccl-build", A100, "ubuntu22.04", {"cuda": "13.0", "nccl": "2.26.2"}),
     ("nccl-build", A100, "ubuntu22.04", {"cuda": "11.8", "nccl": "2.23.4"}),
+    ("nccl-build", A100, "ubuntu22.04", {"cuda": "13.0", "nccl": "2.30.4+cuda13.0"}),
     ("nccl-driver", A100, "ubuntu22.04", {"driver": "570", "cuda": "none", "nccl": "2.28.9+cuda13.0"}),
     (
         "fabric-manager-version",
