@@ -1,10 +1,12 @@
 """Shell completion: nodes and groups of the lock, profiles, components, tables.
 
-Completion never fails and prints no message: without a valid file there are no suggestions.
+Completion never fails and prints no message: without a valid file there are no suggestions. A shell puts a
+suggestion into the command line as it is, where it would run `$(…)`: only plain words are suggested.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
@@ -12,16 +14,19 @@ from typing import Any
 
 import click
 
+PLAIN = re.compile(r"[\w.+@-]+")
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _quietly(names: Callable[[click.Context], Iterable[str]]) -> Complete:
-    """Decorate a function that returns names: keep those that begin with the typed text; [] on an error."""
+    """Decorate a function that returns names: keep plain words that begin with the typed text; [] on an
+    error.
+    """
 
     @wraps(names)
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         try:
-            return [name for name in names(ctx) if name.startswith(incomplete)]
+            return [name for name in names(ctx) if name.startswith(incomplete) and PLAIN.fullmatch(name)]
         except Exception:  # noqa: BLE001
             return []
 

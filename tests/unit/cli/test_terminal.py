@@ -15,8 +15,9 @@ from gpuprov.cli.common import completion, terminal
 from gpuprov.cli.common.group import gpuprov, run
 from gpuprov.cli.common.logs import KEPT
 from gpuprov.cli.common.verbs import VERBS
+from gpuprov.model.lock import read_lock, write_lock
 from maintenance.manual import manual
-from tests import ROOT
+from tests import RECORDED_LOCK, ROOT
 
 FLEET = "groups:\n  train: {profile: hgx-h100-8, hosts: 'gpu[01-03]', os: ubuntu24.04}\n"
 
@@ -160,6 +161,20 @@ def test_nodes_and_groups_of_the_lock_that_is_named_are_offered() -> None:
     context = click.Context(gpuprov)
     context.params["lock_path"] = ROOT / "tests/recorded/verify/debian12-a100x4.lock.yml"
     assert completion.nodes(context, click.Argument(["x"]), "")
+
+
+@pytest.mark.parametrize(
+    "name", ["$(touch x)", "`x`", "a b", "a;b", "a\nfile,x", "*", "~root", ">x", "\x1b[2J"]
+)
+def test_a_tab_offers_nothing_that_a_shell_reads(tmp_path: Path, name: str) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    groups = dict(zip([name, *list(lock.groups)[1:]], lock.groups.values(), strict=True))
+    write_lock(lock.model_copy(update={"groups": groups}), tmp_path / "fleet.lock.yml")
+    assert name in read_lock(tmp_path / "fleet.lock.yml").groups
+    context = click.Context(gpuprov)
+    context.params = {"lock_path": tmp_path / "fleet.lock.yml"}
+    found = completion.nodes(context, click.Argument(["nodes"]), "")
+    assert set(found) == {*lock.hosts(), *list(lock.groups)[1:]}
 
 
 def test_a_mistyped_verb_is_reported_with_those_that_are_near(capsys: pytest.CaptureFixture[str]) -> None:
