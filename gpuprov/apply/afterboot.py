@@ -171,8 +171,8 @@ def unit(run: str, user: str, words: Sequence[str]) -> str:
 def environment() -> str:
     """Return the variables of the unit in the format of an EnvironmentFile, systemd.exec(5).
 
-    These are the variables of this process that gpuprov uses, and this boot's id. Variables with a line break
-    are left out.
+    These are the variables of this process that gpuprov uses but SSH_CONNECTION, this boot's id, and
+    PYTHONPATH if the package is outside `sys.prefix`. Variables with a line break are left out.
     """
     package = Path(gpuprov.__file__).resolve().parents[1]
     kept = [*KEPT, "HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_USER", "USER"]

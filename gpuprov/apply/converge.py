@@ -39,7 +39,8 @@ class Convergence:
 
     Attributes:
         outcomes: node → outcome of all its roles and reboots.
-        drift: node → its last survey; empty for a check, and without nodes that failed before the survey.
+        drift: node → its last survey; empty for a check, and without nodes that failed before the survey or
+            whose plan is empty.
         rebooted: nodes that were rebooted and are reachable again.
         reboot_needed: nodes that need a reboot and were not rebooted, for example without consent.
     """
@@ -78,8 +79,8 @@ def converge(run: RunContext, plans: Iterable[NodePlan]) -> Convergence:
 
     Without the consent to downgrade, a node with newer packages than the lock is refused. A node that fails
     or whose lease is lost is not changed further. A difference of severity `error` that remains although its
-    role has run is a failure of the node. This machine is rebooted last. With the option `check` only the
-    roles run, in Ansible's check mode, and `drift` stays empty.
+    role has run is a failure of the node. This machine is rebooted last, and only once. With the option
+    `check` only the roles run, in Ansible's check mode, and `drift` stays empty.
 
     Args:
         plans: one for each node; a node with an empty plan is not changed.
@@ -172,7 +173,12 @@ def verify(run: RunContext, result: Convergence) -> Verdict | None:
 def _apply_roles(run: RunContext, plans: dict[str, NodePlan]) -> dict[str, NodeOutcome]:
     """Run the roles that cannot cause a lock-out; return node → outcome, without nodes that have none.
 
-    If the settings of the role firewall are stated, it only installs its package in this step.
+    If the settings of the role firewall are stated, it only installs its package in this step. Shared modules
+    are compiled by the lock's builders first, then installed on the others.
+
+    Raises:
+        Refused: modules have to be signed and no builder is trusted, or a stored one was changed.
+        GpuprovError: Ansible itself could not run.
     """
     hosts, nodes = run.lock.hosts(), {}
     for name, plan in plans.items():
@@ -288,8 +294,9 @@ def _leave_lost(run: RunContext, names: Iterable[str], result: Convergence) -> N
 def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
     """Reboot nodes, group by group, in the batches that each group allows.
 
-    Nodes that do not fail, and whose lease is not lost, are added to `rebooted`. A reboot does not count as a
-    change.
+    Nodes that came back, and whose lease is not lost, are added to `rebooted`. If a node fails, the later
+    batches of its group are not rebooted, which is narrated, and are added to `reboot_needed`. A reboot does
+    not count as a change.
     """
     for group in run.lock.groups.values():
         own = {name: {"gpuprov_reboot": True} for name in names if name in group.hosts}
@@ -297,7 +304,12 @@ def _reboot(run: RunContext, names: list[str], result: Convergence) -> None:
             outcomes = run_playbook("reboot", own, run, variables=_reboot_variables(group.reboot))
             result.add({name: replace(outcome, changed=0) for name, outcome in outcomes.items()})
             _leave_lost(run, own, result)
-            result.rebooted += result.sound(own)
+            sound = result.sound(own)
+            result.rebooted += [name for name in sound if outcomes[name].rebooted]
+            if left := [name for name in sound if not outcomes[name].rebooted]:
+                failed = fold(name for name in own if name not in sound)
+                run.narrate(f"not rebooted, because the reboot of {failed} failed: {fold(left)}")
+                result.reboot_needed += left
 
 
 def _reboot_here(run: RunContext, name: str, result: Convergence) -> None:

@@ -56,6 +56,8 @@ END_S = 30
 
 COMPILES = "Report which kernels the shared module is compiled for here"
 """Name of a task of the role nvidia_driver."""
+REBOOTS = "Reboot and wait for the node to come back"
+"""Name of a task of the playbook reboot."""
 
 
 @dataclass
@@ -65,6 +67,7 @@ class NodeOutcome:
     Attributes:
         changed: number of tasks that changed the node.
         compiled: the kernels for which it compiled a shared module, as text; None if it compiled none.
+        rebooted: whether it was rebooted and came back.
         failed: events of failed tasks.
         unreachable: the reason if the node could not be reached.
         refused: the reason if the node was not changed.
@@ -72,6 +75,7 @@ class NodeOutcome:
 
     changed: int = 0
     compiled: str | None = None
+    rebooted: bool = False
     failed: Failures = field(default_factory=list)
     unreachable: str | None = None
     refused: str | None = None
@@ -85,6 +89,7 @@ class NodeOutcome:
         """Add the outcome of a later playbook on the same node; earlier reasons are kept."""
         self.changed += later.changed
         self.compiled = self.compiled or later.compiled
+        self.rebooted = self.rebooted or later.rebooted
         self.failed += later.failed
         self.unreachable = self.unreachable or later.unreachable
         self.refused = self.refused or later.refused
@@ -367,13 +372,16 @@ def _note_counts(outcomes: dict[str, NodeOutcome], hosts: Mapping[str, Mapping[s
 
 
 def _note(outcomes: dict[str, NodeOutcome], event: Event) -> None:
-    """Add a task's result to its node's outcome: a change, a failure, no connection, or compiled kernels."""
+    """Add a task's result to its node's outcome: a change, a failure, no connection, compiled kernels, or a
+    reboot.
+    """
     outcome = outcomes.get(event.get("host") or "")
     if outcome is None:
         return
     match event.get("status"):
         case "changed":
             outcome.changed += 1
+            outcome.rebooted = outcome.rebooted or event.get("task") == REBOOTS
         case "ok" if event.get("task") == COMPILES:
             outcome.compiled = str(event.get("msg"))
         case "failed":

@@ -52,7 +52,8 @@ class Look:
 
     Attributes:
         sights: faults, one for each rule and class.
-        reasons: essential values that are missing.
+        reasons: why the verdict is unknown: essential values that are missing, and rules of GPUs that could
+            not judge.
         unjudged: rule → why it could not judge.
         seconds: duration of the collection.
     """

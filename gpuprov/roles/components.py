@@ -51,6 +51,8 @@ def packages(check: str, component: Component | None, role: str) -> list[Expecta
 
 
 def unwanted(group: LockedGroup, name: str) -> list[str]:
-    """Return expressions of `name=version` for packages of a component that must be absent, else []."""
+    """Return the expression that matches `name=version` of a component's packages in any version, if it must
+    be absent, else [].
+    """
     pattern = group.components.absent.get(name)
     return [f"{pattern}="] if pattern else []

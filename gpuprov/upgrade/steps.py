@@ -165,6 +165,8 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
             failed[name] = UNSEEN
         elif seen.reason is not None:
             failed[name] = seen.reason
+        elif name in result.reboot_needed:
+            failed[name] = "it needs a reboot and was not rebooted"
         elif name in result.rebooted and any(each.reboot for each in seen.drift):
             wrong = ", ".join(difference(each) for each in seen.drift if each.reboot)
             failed[name] = f"after the reboot: {wrong}"

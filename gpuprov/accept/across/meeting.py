@@ -64,7 +64,8 @@ class Meeting:
 
         The address in it is one to which the controller connects for this node, or is in a network where
         most other nodes have an interface, and no node the address to which the controller connects: there
-        a node's own address is known. What the node itself states about its interfaces does not count.
+        a node's own address is known. It is no loopback, link-local, multicast or unspecified address. What
+        the node itself states about its interfaces does not count.
 
         Raises:
             NodeFailed: it is no id, or its address may not be the node's.

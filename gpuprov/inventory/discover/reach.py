@@ -26,10 +26,11 @@ def within(stated: Iterable[str]) -> tuple[list[str], set[str]]:
     """Return all hosts in the stated order, each once, and those among them that only networks contain.
 
     Args:
-        stated: names, ranges (`gpu[01-08]`), `[USER@]HOST[:PORT]` or networks (`10.0.0.0/24`).
+        stated: names, ranges (`gpu[01-08]`), `[USER@]HOST[:PORT]`, which is not checked here, or networks
+            (`10.0.0.0/24`).
 
     Raises:
-        InvalidInput: a text is not one of these, or a network has more than `ADDRESSES_AT_MOST` addresses.
+        InvalidInput: a range or network is none, or a network has more than `ADDRESSES_AT_MOST` addresses.
     """
     found: list[str] = []
     named: set[str] = set()

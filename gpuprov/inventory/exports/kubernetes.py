@@ -53,6 +53,9 @@ def kubernetes_files(
 ) -> Mapping[str, str]:
     """Return file name → YAML of a manifest or of a chart's values, for the nodes of a cluster.
 
+    The GPU Operator's values are always there; others as the choices and groups need them: the device plugin
+    on hosts with the toolkit, or the DRA driver, or a mode of IMEX; the problem detector for `health`.
+
     Args:
         names: nodes of the lock, all in one cluster.
 
@@ -131,7 +134,9 @@ def _groups_of(lock: Lock, names: Iterable[str]) -> dict[str, LockedGroup]:
 
 
 def _check(groups: Mapping[str, LockedGroup], catalog: Catalog, choices: Choices) -> None:
-    """Raise InvalidInput for choices that exclude each other, or for which a group's driver is too old."""
+    """Raise InvalidInput for choices that exclude each other, or a driver that is too old for a choice or for
+    its group's setting `imex`.
+    """
     if choices.dra and choices.replicas:
         raise InvalidInput(
             "--time-slicing with --dra",
@@ -185,7 +190,7 @@ def imex_mode(groups: Mapping[str, LockedGroup]) -> str | None:
 
 def mig_strategy(groups: Mapping[str, LockedGroup]) -> Strategy:
     """Return how MIG instances are offered: `none` without any; `single`, as nvidia.com/gpu, if all have one
-    profile; `mixed`, as a resource with the name of its profile.
+    profile; `mixed`, as a resource with the name of its profile. Groups without instances do not count.
     """
     profiles = {profile for group in groups.values() for profile in group.setting("mig") or ()}
     if not profiles:
@@ -284,7 +289,7 @@ def _yaml(document: Mapping[str, Any]) -> str:
 
 
 def node_labels(nodes: Sequence[Node], *, of_discovery: bool = False) -> str:
-    """Return a `kubectl label` line per node: driver, GPU model and places, with gpuprov's prefix.
+    """Return a `kubectl label` line per node with GPUs: driver, GPU model and places, with gpuprov's prefix.
 
     Args:
         of_discovery: also set labels of NVIDIA's GPU feature discovery, for clusters without it. It owns them

@@ -73,7 +73,7 @@ class Machine:
         self.played.append([playbook, *sorted(nodes)])
         if playbook == "reboot":
             self.wrong -= set(nodes)
-        return {name: NodeOutcome(changed=3) for name in nodes}
+        return {name: NodeOutcome(changed=3, rebooted=playbook == "reboot") for name in nodes}
 
     def _go_down(self, run: str, way: Any, afterwards: Afterwards, changed: Any, *, password: Any) -> None:
         """Record that the local machine goes down, or raise `cannot`."""

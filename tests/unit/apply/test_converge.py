@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gpuprov.apply.context import Consent, Options, RunContext
-from gpuprov.apply.converge import Convergence, converge
+from gpuprov.apply.converge import Convergence, converge, reboot_nodes
 from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.plan import NodePlan
-from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.apply.playbook import REBOOTS, NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.errors import Exit
-from gpuprov.model.lock import read_lock
+from gpuprov.model.connection import LOCAL
+from gpuprov.model.lock import Lock, read_lock
 from gpuprov.report.recap import conclusion
-from tests import RECORDED_LOCK
+from gpuprov.upgrade.steps import _wrong
+from tests import RECORDED_LOCK, ROOT
 
 
 @pytest.fixture
@@ -86,3 +89,22 @@ def test_a_node_that_failed_or_waits_for_a_boot_or_is_silent_is_not_verified() -
         reboot_needed=["waiting"],
     )
     assert result.standing == ["good"]
+
+
+def test_nodes_after_a_failed_reboot_are_not_counted_as_rebooted(tmp_path: Path) -> None:
+    """Ansible ends the play at the first node, which is this machine, and counts no failure of the second."""
+    recorded = read_lock(RECORDED_LOCK)
+    [(name, group)] = recorded.groups.items()
+    hosts = dict.fromkeys(("n1", "n2"), LOCAL)
+    lock = Lock(inputs="", groups={name: group.model_copy(update={"hosts": hosts})})
+    narrated: list[str] = []
+    result = reboot_nodes(RunContext(lock, tmp_path, narrate=narrated.append), hosts)
+    assert (result.failed, result.rebooted, result.reboot_needed) == (["n1"], [], ["n2"])
+    assert narrated == ["not rebooted, because the reboot of n1 failed: n2"]
+    result.drift = in_sync(["n2"])
+    assert _wrong(result, ["n2"]) == {"n2": "it needs a reboot and was not rebooted"}
+
+
+def test_a_reboot_is_recognised_by_the_task_of_the_playbook() -> None:
+    [_, play] = yaml.safe_load((ROOT / "playbooks/reboot.yml").read_text())
+    assert [each["name"] for each in play["tasks"] if "ansible.builtin.reboot" in each] == [REBOOTS]

@@ -76,7 +76,7 @@ class World:
         """Record a step with its nodes; first let happen what is to happen before it."""
         self.done.append((step, sorted(nodes)))
         self.during.pop(step, lambda: None)()
-        return {name: NodeOutcome(changed=1) for name in nodes}
+        return {name: NodeOutcome(changed=1, rebooted=step == "reboot") for name in nodes}
 
     def _run_playbook(self, playbook: str, nodes: Any, *_: Any, **__: Any) -> dict[str, NodeOutcome]:
         return self._do(playbook, nodes)
