@@ -265,7 +265,7 @@ def test_registries_and_their_secrets_are_left_out() -> None:
 def test_a_failed_question_for_readiness_has_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, said: str | None
 ) -> None:
-    """A driver that does not answer also prints that something is not ready."""
+    # A driver that does not answer prints this too.
     write_program(tmp_path / "nvidia-smi", f"echo 'ready state:  not-ready'; exit {code}")
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(host, "CONFIDENTIAL_GUEST", (str(tmp_path),))
