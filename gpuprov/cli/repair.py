@@ -220,13 +220,14 @@ def _resumed(name: str, chosen: options.Chosen, bmc_path: Path | None) -> Repair
         InvalidInput: no such run, or it has ended; or the file of BMCs is not valid.
         Refused: a process of it still runs after the wait.
     """
+    from gpuprov.model.lock import fleet_beside
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_unfinished
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.orphans import wait_for_orphans
     from gpuprov.upgrade.repair.header import repair_header
 
-    folder = find_unfinished(name, "repair")
+    folder = find_unfinished(name, "repair", fleet_beside(chosen.lock_path))
     about = repair_header(read(folder))
     lock, _ = unpack(folder)
     stated = bmc_path or (Path(about.bmc_file) if about.bmc_file else None)

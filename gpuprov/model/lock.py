@@ -315,10 +315,7 @@ class Lock(Strict):
         It is NAME.yml next to NAME.lock.yml if that exists, else fleet.yml there, which need not exist; or
         the path that `of_fleet` stated. None for a lock that was not read from a file.
         """
-        if self._fleet or self._path is None:
-            return self._fleet
-        own = self._path.with_name(self._path.name.removesuffix(LOCK_SUFFIX) + ".yml")
-        return (own if own.exists() else self._path.with_name("fleet.yml")).resolve()
+        return self._fleet if self._fleet or self._path is None else fleet_beside(self._path)
 
     def of_fleet(self, fleet: Path) -> Self:
         """Return a copy of the lock that belongs to another fleet file, for a lock in another folder."""
@@ -346,6 +343,12 @@ HEADER = "# Written by `gpuprov lock`: the exact meaning of fleet.yml. Review it
 def lock_beside(fleet: Path) -> Path:
     """Return the default path of a fleet's lock: `fleet.lock.yml` next to `fleet.yml`."""
     return fleet.with_name(fleet.stem + LOCK_SUFFIX)
+
+
+def fleet_beside(lock: Path) -> Path:
+    """Return the fleet file of a lock's path, see `Lock.fleet`; neither needs to exist."""
+    own = lock.with_name(lock.name.removesuffix(LOCK_SUFFIX) + ".yml")
+    return (own if own.exists() else lock.with_name("fleet.yml")).resolve()
 
 
 def read_lock(path: Path) -> Lock:

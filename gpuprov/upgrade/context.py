@@ -15,7 +15,7 @@ from gpuprov.model.rollout import Rollout
 OLD, NEW = "old.lock.yml", "new.lock.yml"
 RECORDS = "lastgood"
 FLEET = "fleet"
-"""Name of the file with the path of the locks' fleet."""
+"""Name of the file with the path of the new lock's fleet, and that of the old one's if it is another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +67,8 @@ def pack(run: Path, old: Lock, new: Lock) -> None:
     make_folder(run)
     write_lock(old, run / OLD)
     write_lock(new, run / NEW)
-    if new.fleet:
-        replace_file(run / FLEET, str(new.fleet))
+    if fleets := dict.fromkeys(str(each.fleet) for each in (new, old) if each.fleet):
+        replace_file(run / FLEET, "\n".join(fleets))
     make_folders(run / RECORDS)
 
 
@@ -81,7 +81,7 @@ def unpack(run: Path) -> tuple[Lock, Lock]:
     old, new = read_lock(run / OLD), read_lock(run / NEW)
     if not (run / FLEET).exists():
         return old, new
-    fleet = Path((run / FLEET).read_text())
+    fleet = Path((run / FLEET).read_text().split("\n")[0])
     return old.of_fleet(fleet), new.of_fleet(fleet)
 
 
@@ -91,7 +91,7 @@ def is_of_fleet(run: Path, fleet: Path | None) -> bool:
     Names of nodes do not tell: several fleets of one controller can have a gpu01.
     """
     try:
-        return fleet is None or Path((run / FLEET).read_text()) == fleet
+        return fleet is None or str(fleet) in (run / FLEET).read_text().split("\n")
     except FileNotFoundError:
         return True
 

@@ -15,30 +15,32 @@ from gpuprov.upgrade.journal import NAME, read
 LATEST = "latest"
 
 
-def find_run(name: str, *verbs: str) -> Path:
+def find_run(name: str, *verbs: str, fleet: Path | None = None) -> Path:
     """Return the folder of a run with a journal: by id, by the end of an id, or the latest.
 
     Args:
         verbs: `upgrade`, `rollback`.
+        fleet: the fleet file whose latest run is meant; None: of all fleets.
 
     Raises:
         InvalidInput: no such run, or several.
     """
     runs = _with_journal(*verbs)
-    found = runs[-1:] if name == LATEST else [each for each in runs if name and each.name.endswith(name)]
+    latest = [run for run in runs if is_of_fleet(run, fleet)][-1:]
+    found = latest if name == LATEST else [each for each in runs if name and each.name.endswith(name)]
     if len(found) != 1:
         seen = f"{len(found)} runs match" if found else "no run of " + " or ".join(verbs) + " is"
         raise InvalidInput(f"{seen} {name!r}", do="`gpuprov history` lists the runs")
     return found[0]
 
 
-def find_unfinished(name: str, verb: str) -> Path:
-    """Return the folder of a run that has not ended.
+def find_unfinished(name: str, verb: str, fleet: Path | None = None) -> Path:
+    """Return the folder of a run that has not ended; arguments are those of `find_run`.
 
     Raises:
         InvalidInput: no such run, or it has ended.
     """
-    run = find_run(name, verb)
+    run = find_run(name, verb, fleet=fleet)
     if ended(read(run)):
         raise InvalidInput(f"{run.name} has ended", do=f"gpuprov history --run {run.name}")
     return run

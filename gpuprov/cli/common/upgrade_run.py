@@ -91,19 +91,20 @@ def resume(name: str, verb: str, chosen: options.Chosen) -> UpgradeContext:
     """Return the context of an unfinished run, after its processes on this machine have ended.
 
     Args:
-        name: id of the run, or `latest`.
+        name: id of the run, or `latest`, of the fleet that the command line names.
         verb: `upgrade` or `rollback`.
 
     Raises:
         InvalidInput: no such run, or it has ended.
     """
+    from gpuprov.model.lock import fleet_beside
     from gpuprov.upgrade.context import unpack
     from gpuprov.upgrade.find import find_unfinished
     from gpuprov.upgrade.header import header
     from gpuprov.upgrade.journal import read
     from gpuprov.upgrade.orphans import wait_for_orphans
 
-    folder = find_unfinished(name, verb)
+    folder = find_unfinished(name, verb, fleet_beside(chosen.lock_path))
     source = folder.with_name(header(read(folder)).source)
     context = upgrade_context(chosen, *unpack(folder), folder, source)
     options.note(f"resuming {context.id}")

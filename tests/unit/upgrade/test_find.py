@@ -9,9 +9,11 @@ import pytest
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.files.runs import make_folder, new_id, state_dir, verb_of
-from gpuprov.upgrade.context import FLEET
+from gpuprov.model.lock import read_lock
+from gpuprov.upgrade.context import FLEET, is_of_fleet, pack, unpack
 from gpuprov.upgrade.find import find_run, find_unfinished, find_upgrade
 from gpuprov.upgrade.journal import NAME, Journal
+from tests import RECORDED_LOCK
 
 
 def a_run(name: str, changed: Iterable[str] = (), *, over: bool = True) -> Path:
@@ -46,6 +48,20 @@ def test_only_a_run_without_an_end_is_resumed() -> None:
     assert find_unfinished("aaaa", "upgrade") == died
     with pytest.raises(InvalidInput, match="20260102-000000-upgrade-bbbb has ended"):
         find_unfinished("latest", "upgrade")
+
+
+@pytest.mark.parametrize("verb", ["upgrade", "rollback", "repair"])
+def test_the_latest_run_is_one_of_the_same_fleet(tmp_path: Path, verb: str) -> None:
+    ours, other = tmp_path / "ours/fleet.yml", tmp_path / "other/fleet.yml"
+    died = a_run(f"20260101-000000-{verb}-aaaa", over=False)
+    theirs = a_run(f"20260102-000000-{verb}-bbbb", over=False)
+    (died / FLEET).write_text(str(ours))
+    (theirs / FLEET).write_text(str(other))
+    assert find_unfinished("latest", verb, ours) == died
+    assert find_unfinished("latest", verb, other) == theirs
+    assert find_unfinished("bbbb", verb, ours) == theirs, "one that is named"
+    with pytest.raises(InvalidInput, match=r"no run of .* is 'latest'"):
+        find_unfinished("latest", verb, tmp_path / "fleet.yml")
 
 
 def test_a_rollback_undoes_the_latest_upgrade_that_changed_a_node() -> None:
@@ -94,3 +110,15 @@ def test_a_node_that_was_upgraded_again_can_be_returned_again() -> None:
     newer = a_run("20260103-000000-upgrade-cccc", ["n1"])
     assert find_upgrade(None, ["n1"]) == (newer, ["n1"])
     assert find_upgrade("aaaa", ["n1", "n2"]) == (older, ["n1"])
+
+
+def test_a_run_between_locks_of_two_folders_is_of_both(tmp_path: Path) -> None:
+    old, new = (read_lock(RECORDED_LOCK).of_fleet(tmp_path / name / "fleet.yml") for name in ("old", "new"))
+    folder = state_dir() / "runs/20260101-000000-upgrade-aaaa"
+    pack(folder, old, new)
+    assert [is_of_fleet(folder, each) for each in (old.fleet, new.fleet, tmp_path / "fleet.yml")] == [
+        True,
+        True,
+        False,
+    ]
+    assert {lock.fleet for lock in unpack(folder)} == {new.fleet}
