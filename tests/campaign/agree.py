@@ -120,7 +120,7 @@ def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
     _listed("disagreements and false alarms", bad)
     _listed("agreed about only when heard again", rounds.unsteady)
     _listed(f"missed by both, of {len(contradicting)} changes that are seen or contradict a promise", missed)
-    print(f"{seconds:.0f} s, {len(rounds.outcomes)} changes, {len(bad)} bad")
+    print(f"{seconds:.0f} s, {rounds.tried} rounds, {len(rounds.outcomes)} changes, {len(bad)} bad")
     return 1 if bad or before else 0
 
 
