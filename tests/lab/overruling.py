@@ -436,6 +436,13 @@ WITH_CUDA = (
     ),
     Way("cuda.environment", "CUDA_HOME in environment.d", **_line(USERS, "CUDA_HOME=/opt/cuda")),
     Way(
+        "cuda.environment",
+        "a file of logins that only root can read",
+        "chmod 600 /etc/profile",
+        "/etc/profile",
+        "chmod 644 /etc/profile",
+    ),
+    Way(
         "cuda.unpackaged",
         "a toolkit from a runfile, or its libraries",
         "mkdir -p /usr/local/cuda-11.8/bin",

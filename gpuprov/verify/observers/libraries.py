@@ -115,8 +115,7 @@ class Libraries(Observed):
         Args:
             login: as for `nccl_setting`.
         """
-        tuning = self._host.tuning
-        environments = [tuning.login("root").environment, *tuning.others]
+        environments = self._host.tuning.everywhere
         files = [self.nccl_configuration(home) for home in (None, *self.nccl_homes(login))]
         return {name for given in (*environments, *files) for name in given if name.startswith("NCCL_")}
 
@@ -175,8 +174,7 @@ class Libraries(Observed):
 
     def _values(self, name: str) -> list[str]:
         """Return a variable's different values in all kinds of processes, without empty ones."""
-        tuning = self._host.tuning
-        given = (each.get(name) for each in (tuning.login("root").environment, *tuning.others))
+        given = (each.get(name) for each in self._host.tuning.everywhere)
         return list(dict.fromkeys(filter(None, given)))
 
     def __repr__(self) -> str:
