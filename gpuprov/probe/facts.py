@@ -408,6 +408,7 @@ class Facts:
             raw.get("states", ""),
             raw.get("replaced", {}),
             [str(name) for name in raw.get("gone", ())],
+            raw.get("programs", {}),
         )
 
     @part

@@ -54,9 +54,9 @@ TAIL = """
 - Methods that ask for a password, if the lock states no SSH settings: images of clouds differ in them.
 - Tables of nftables other than gpuprov's: they can refuse more, and cannot accept what gpuprov's table
   refuses. That firewalld runs or is enabled is reported (`firewall.unit`).
-- The start command of a packaged unit (`docker.service`, an exporter), if it reads the same configuration: a
-  drop-in there belongs to the site. An exporter that reads its text files from another folder is not
-  detected.
+- The start command of a packaged unit (`docker.service`, an exporter), if it starts the same program with the
+  same configuration: a drop-in there belongs to the site. An exporter that reads its text files from another
+  folder is not detected.
 - The toolkit of a runfile if no toolkit is locked.
 - Loading of nvidia-modeset, nvidia-drm and nvidia-peermem: no lock requires them, and sites disable the first
   two so that a GPU can be reset.

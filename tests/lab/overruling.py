@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
-from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OWN_FILE
+from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OTHER_PROGRAM, OWN_FILE
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -469,6 +469,7 @@ WITH_CUDA = (
 ELSEWHERE = {
     ("fabric_manager.unit", BY_HAND): "tests/lab/test_nvidia_driver.py",
     ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("fabric_manager.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("health.timer", BY_HAND): "tests/lab/test_health.py",
     ("health.files", "a manual edit of a file of the role"): "tests/lab/test_health.py",
     (
@@ -479,6 +480,7 @@ ELSEWHERE = {
     ("storage.client_options", "a later file of modprobe.d"): "tests/lab/test_gpudirect.py",
     ("imex.unit", BY_HAND): "tests/lab/test_imex.py",
     ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("imex.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("imex.nodes", "IMEX_NODE_CONFIG_FILE in /etc/nvidia-imex/config.cfg"): "tests/lab/test_imex.py",
     (
         "repositories.sources",
@@ -510,6 +512,7 @@ ELSEWHERE = {
         "the same with nvidia-cdi-refresh.service",
     ): "tests/lab/test_podman.py",
     ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("container_toolkit.cdi", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("container_toolkit.config", "a key of the toolkit's config.toml"): "tests/lab/test_docker.py",
     (
         "container_toolkit.specifications",
@@ -526,6 +529,7 @@ ELSEWHERE = {
     ): "tests/unit/drift/test_overruled.py",
     ("docker.unit", BY_HAND): "tests/lab/test_docker.py",
     ("docker.unit", OTHER_FILE): "tests/lab/test_docker.py",
+    ("docker.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     (
         "containerd.config",
         "a drop-in of containerd.service with another --config",
@@ -534,6 +538,7 @@ ELSEWHERE = {
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
     ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("containerd.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("pins.candidates", "APT::Default-Release"): "tests/unit/probe/test_candidates.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
@@ -553,8 +558,10 @@ ELSEWHERE = {
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", BY_HAND): "scripts/campaign roles",
     ("monitoring.exporter", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("monitoring.exporter", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("monitoring.dcgm", BY_HAND): "scripts/campaign roles",
     ("monitoring.dcgm", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("monitoring.dcgm", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",
