@@ -547,7 +547,7 @@ class Facts:
         """Configuration and libraries of NCCL."""
         raw = self.raw("nccl")
         own = {path: parse_nccl_conf(text) for path, text in raw.get("own", {}).items()}
-        return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"])
+        return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"], bool(raw.get("closed")))
 
     @part
     def nics(self) -> Mapping[str, Nic]:

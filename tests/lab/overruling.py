@@ -240,6 +240,7 @@ WAYS = (
             "root's ~/.bashrc": "/root/.bashrc",
         }.items()
     ),
+    Way("nccl.configuration", "/etc/nccl.conf with mode 600", "chmod 600 /etc/nccl.conf"),
     Way("nccl.configuration", "a variable in environment.d", **_line(USERS, "NCCL_DEBUG=TRACE")),
     Way(
         "nccl.configuration",

@@ -153,17 +153,22 @@ def of_unprivileged(given: "dict[str, str]") -> "dict[str, str] | None":
 
 
 def closed_to_others(place: "str | None") -> "str | None":
-    """Return the first of the files of a login, up to the one of `path:line`, or of their folders, that only
-    its owner can read; the place itself if there is none.
+    """Return what is `closed` of the files of a login, up to the one of `path:line`; the place itself if
+    nothing is.
     """
-    for path in ("/etc/profile", (place or "").rpartition(":")[0]):
-        above = [path[:at] for at, letter in enumerate(path) if at and letter == "/"]
-        for each in (*above, path):
-            if os.path.exists(each):
-                mode = os.stat(each).st_mode
-                if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
-                    return each
-    return place
+    return closed("/etc/profile") or closed((place or "").rpartition(":")[0]) or place
+
+
+def closed(path: str) -> "str | None":
+    """Return the first of a file's folders, or the file itself, that other users cannot read; None if they
+    can, or there is no such file.
+    """
+    above = [path[:at] for at, letter in enumerate(path) if at and letter == "/"]
+    for each in (*above, path) if os.path.exists(path) else ():
+        mode = os.stat(each).st_mode
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return each
+    return None
 
 
 def of_services() -> "dict[str, Place]":

@@ -60,6 +60,13 @@ def test_a_variable_goes_before_nccl_s_file_wherever_it_is_set(whose: str) -> No
     assert seen("nccl.configuration", stated, nccl=nccl, variables=given(whose, "NCCL_DEBUG", "WARN")) is None
 
 
+def test_a_file_of_nccl_s_that_only_root_can_read_is_not_as_stated() -> None:
+    nccl = {"conf": "NCCL_DEBUG=WARN\n", "closed": True, "own": {}, "libraries": {}}
+    found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=NOBODY)
+    assert found
+    assert (found.actual, found.by) == ({"NCCL_DEBUG": "WARN, for root alone"}, ("/etc/nccl.conf",))
+
+
 def test_a_login_s_own_file_goes_before_nccl_s() -> None:
     nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {"/root/.nccl.conf": "NCCL_DEBUG=TRACE\n"}, "libraries": {}}
     found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=NOBODY)
