@@ -42,7 +42,7 @@ TAIL = """
   of one user or of its jobs.
 - Variables that a table of cron lacks: a job gets those that PAM sets, and no login files of a shell.
 - Whether a file of sshd whose time of modification is later than the last reload has other content: it counts
-  as changed.
+  as changed. /etc/default/ssh counts by the options that it states.
 - Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
   judged as the next boot reads them.
 - What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
