@@ -276,7 +276,8 @@ def _is_started_by(pid: str, path: str) -> bool:
     """Return whether a listener has exactly the options that a file of its service states."""
     stated = {name: value for name, value, _ in assignments(path) if name in ENVIRONMENT_OPTIONS}
     title = TITLE.match(read_or_none(f"/proc/{pid}/cmdline", 8192) or "")
-    return bool(title) and title.group(1).split()[1:] == ["-D", *" ".join(stated.values()).split()]
+    words = title.group(1).split()[1:] if title else []
+    return words == ["-D", *" ".join(stated.values()).split()]
 
 
 def _started(pid: str) -> float:
