@@ -36,7 +36,7 @@ class Variables:
     jobs: Mapping[str, InForce]
     """Jobs at times (cron), without the variables of their own table."""
     unprivileged: Mapping[str, InForce]
-    """What differs from `logins` for a user without privileges; a value of None is not set."""
+    """Differences from `logins` for a user without privileges; a value of None is not set."""
 
     @property
     def others(self) -> tuple[Mapping[str, InForce], ...]:

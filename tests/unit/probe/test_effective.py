@@ -96,7 +96,7 @@ def test_values_of_files_that_only_root_reads_are_in_no_argument(monkeypatch: py
 
 
 def test_a_login_without_privileges_is_asked_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the real bash run as the user of the test, in place of nobody."""
+    """Let the real bash run as the user of the test, in place of one without privileges."""
     own = pwd.getpwuid(os.getuid())
     monkeypatch.setattr(logins, "UNPRIVILEGED", own.pw_name)
     asked: list[tuple[str, ...]] = []
