@@ -537,6 +537,7 @@ ELSEWHERE = {
     ): "tests/unit/drift/test_overruled.py",
     ("containerd.config", "a file that config.toml imports"): "tests/unit/roles/test_containerd.py",
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
+    ("podman.readable", "/etc/hosts or another file with mode 600"): "tests/lab/test_podman.py",
     ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("containerd.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
