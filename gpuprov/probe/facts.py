@@ -408,6 +408,7 @@ class Facts:
             raw.get("states", ""),
             raw.get("replaced", {}),
             [str(name) for name in raw.get("gone", ())],
+            raw.get("programs", {}),
         )
 
     @part
@@ -558,7 +559,7 @@ class Facts:
         """Configuration and libraries of NCCL."""
         raw = self.raw("nccl")
         own = {path: parse_nccl_conf(text) for path, text in raw.get("own", {}).items()}
-        return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"])
+        return Nccl(parse_nccl_conf(raw["conf"] or ""), own, raw["libraries"], bool(raw.get("closed")))
 
     @part
     def nics(self) -> Mapping[str, Nic]:

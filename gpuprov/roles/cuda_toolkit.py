@@ -22,6 +22,7 @@ OVERRULED = (
         "CUDA_HOME or PATH in a later file of profile.d",
         "CUDA_HOME in DefaultEnvironment of systemd",
         "CUDA_HOME in environment.d",
+        "a file of logins that only root can read",
     ),
     *fails("cuda", "cuda.unpackaged", "a toolkit from a runfile, or its libraries"),
 )

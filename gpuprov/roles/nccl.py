@@ -38,7 +38,9 @@ OVERRULED = (
         "NCCL_CONF_FILE",
         "a variable that the lock does not state",
     ),
-    *mends("nccl", "nccl.configuration", "a line in gpuprov's /etc/nccl.conf"),
+    *mends(
+        "nccl", "nccl.configuration", "a line in gpuprov's /etc/nccl.conf", "/etc/nccl.conf with mode 600"
+    ),
     *fails("nccl", "nccl.unpackaged", "a library without a package in the linker's path"),
 )
 
@@ -62,6 +64,11 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 def changes_connections(name: str) -> bool:
     """Return whether a variable can change how NCCL connects GPUs."""
     return name.startswith(PREFIX) and name not in HARMLESS
+
+
+def for_root_alone(value: str | None) -> str | None:
+    """Return the value of a setting in a file that only root can read, with a note; None without a value."""
+    return None if value is None else f"{value}, for root alone"
 
 
 def variables(group: LockedGroup) -> dict[str, Any]:

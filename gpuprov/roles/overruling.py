@@ -10,6 +10,7 @@ BY_HAND = "systemctl disable, stop or mask by hand"
 COMMAND = "a drop-in of the unit with another command"
 DROP_IN = "any other drop-in of the unit"
 OWN_FILE = "another command in gpuprov's own unit file"
+OTHER_PROGRAM = "a drop-in of the unit that starts another program"
 OTHER_FILE = "a file of the unit's name in /etc/systemd/system or /run/systemd/system"
 
 

@@ -16,15 +16,22 @@ LIMITS = ("memlock", "stack")
 """Limits of containers that a fleet can state, by their names in the kernel and in containers.conf."""
 _LATER = "a later file of /etc/containers/containers.conf.d"
 
-OVERRULED = (*fails("podman", "podman.config", _LATER), *fails("containers", "podman.config", _LATER))
+OVERRULED = (
+    *fails("podman", "podman.config", _LATER),
+    *fails("containers", "podman.config", _LATER),
+    *fails("podman", "podman.readable", "/etc/hosts or another file with mode 600"),
+)
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
-    """Return the expected packages, and the stated defaults of containers; empty if Podman is not locked."""
+    """Return the expected packages, no files that only root can read, and the stated defaults of containers.
+
+    Empty if Podman is not locked.
+    """
     podman, role = group.components.podman, "podman"
     if podman is None:
         return []
-    stated = [Expectation("podman.packages", podman.closure, role)]
+    stated = [Expectation("podman.packages", podman.closure, role), Expectation("podman.readable", [], role)]
     if values := defaults(group):
         stated.append(Expectation("podman.config", values, role))
     return stated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
 from gpuprov.untrusted import lines_of
@@ -51,7 +51,47 @@ def boot_state(host: Node, unit: str) -> str:
     enabled = "not installed" if NO_FILE in files.stderr else words.get(stated, stated)
     if enabled != "enabled":
         return str(enabled)
-    return "enabled, by another unit file" if _replaced(host, unit) else "enabled"
+    if _replaced(host, unit):
+        return "enabled, by another unit file"
+    return "enabled, with another command" if command_of(host, unit).other_program else "enabled"
+
+
+class Command(NamedTuple):
+    """The command of a unit: command lines, whether a file in /etc or /run that gpuprov did not write sets
+    them, and the files of the unit.
+    """
+
+    lines: list[str]
+    theirs: bool
+    files: list[str]
+    """Path and text of each, the unit's own first; the others are its drop-ins."""
+
+    @property
+    def other_program(self) -> bool:
+        """Whether a file of the site lets the unit start another program than its own file does."""
+        own = {line.lstrip("@-:+!|").partition(" ")[0] for line in _starts(self.files[0])} - {""}
+        words = {word.strip("\"'") for line in self.lines for word in line.lstrip("@-:+!|").split()}
+        return self.theirs and bool(own) and words.isdisjoint(own)
+
+
+def command_of(host: Node, unit: str) -> Command:
+    """Return the command of a unit, as its files on the disk set it."""
+    files = re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout)
+    setter, lines = "", list[str]()
+    for each in files:
+        for value in _starts(each):
+            setter = each
+            if value:
+                lines.append(value)
+            else:
+                lines.clear()
+    theirs = re.match(r"# /(?:etc|run)/", setter) and "# Written by gpuprov" not in setter
+    return Command(lines, bool(theirs), [each for each in files if each.startswith("# /")] or [""])
+
+
+def _starts(text: str) -> list[str]:
+    """Return the values of ExecStart in a unit's file, without spaces around them."""
+    return [each.strip() for each in re.findall(r"(?m)^[ \t]*ExecStart[ \t]*=(.*)$", text)]
 
 
 def stays_off(state: str, expected: str) -> str:
@@ -82,21 +122,12 @@ def own_unit_state(host: Node, unit: str, command: str | None = None) -> str:
     Args:
         command: the only command line that it may have, without any drop-in, if that is stated.
     """
-    state, setter, commands = unit_state(host, unit), "", list[str]()
-    parts = re.split(r"(?m)^(?=# /)", host.run("systemctl cat %s", unit).stdout)
-    for part in parts:
-        for value in re.findall(r"(?m)^[ \t]*ExecStart[ \t]*=(.*)$", part):
-            setter = part
-            if value.strip():
-                commands.append(value.strip())
-            else:
-                commands.clear()
-    theirs = re.match(r"# /(?:etc|run)/", setter) and "# Written by gpuprov" not in setter
+    state, seen = unit_state(host, unit), command_of(host, unit)
     if state != "enabled":
         return state
-    if theirs or (command is not None and commands != [command]):
+    if seen.theirs or (command is not None and seen.lines != [command]):
         return "enabled, with another command"
-    changed = command is not None and any(f"/{unit}.d/" in part.partition("\n")[0] for part in parts)
+    changed = command is not None and any(f"/{unit}.d/" in each.partition("\n")[0] for each in seen.files)
     return "enabled, changed by a drop-in" if changed else state
 
 

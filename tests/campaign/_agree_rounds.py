@@ -80,6 +80,7 @@ class Rounds:
         before: reports of both witnesses about the unchanged node.
         left: what reversed rounds left behind.
         unsteady: rounds about which the witnesses agreed only when they were heard again.
+        tried: number of rounds.
     """
 
     place: Place
@@ -89,6 +90,7 @@ class Rounds:
     outcomes: list[Outcome] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     unsteady: list[str] = field(default_factory=list)
+    tried: int = 0
 
     def run(self, seed: int, *, benign: bool) -> Iterator[Outcome]:
         """Make the changes of a seed, judge and revert them; yield an outcome for each change."""
@@ -103,6 +105,7 @@ class Rounds:
                 names = " + ".join(change.name for change in changes)
                 outcomes.append(Outcome(seed, "together", names, _result([], heard), heard))
         self.outcomes += outcomes
+        self.tried += 1
         yield from outcomes
 
     def made(self, changes: Sequence[Change]) -> Heard:

@@ -51,9 +51,10 @@ def sshd_command(dice: Random, place: Place) -> Change:
     if way == "drop-in":
         text = f"[Service]\nExecStart=\nExecStart=/usr/sbin/sshd -D -o {option}"
         return added(kind, "/etc/systemd/system/ssh.service.d/site.conf", text, "ssh.", then=again)
-    start = f"systemd-run --quiet --unit=agree-sshd /usr/sbin/sshd -D -p 2222 -o {option}; sleep 0.3"
+    start = f"systemd-run -q --collect --unit=agree-sshd /usr/sbin/sshd -D -p 2222 -o {option}; sleep 0.3"
     name = f"a second sshd on port 2222 with {option}"
-    return Change(kind, name, start, undo="systemctl stop agree-sshd", checks=("ssh.",))
+    undo = f"systemctl stop agree-sshd; {SSH_AGAIN}"  # it has removed the first one's file with its number
+    return Change(kind, name, start, undo=undo, checks=("ssh.",))
 
 
 OF_PACKAGES = tuple(sorted({f"{check.partition('.')[0]}." for check in PACKAGE_CHECKS}))

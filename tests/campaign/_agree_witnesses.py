@@ -133,6 +133,7 @@ def serve() -> None:
     """Run pytest with the words of each line on standard input; answer with its exit status."""
     import pytest
 
+    sys.dont_write_bytecode = False  # pytest rewrites the suite once, not in each fork
     # Loaded once, for all forks.
     import gpuprov.verify.plugin
     import gpuprov.verify.suite  # noqa: F401

@@ -42,7 +42,7 @@ TAIL = """
   of one user or of its jobs.
 - Variables that a table of cron lacks: a job gets those that PAM sets, and no login files of a shell.
 - Whether a file of sshd whose time of modification is later than the last reload has other content: it counts
-  as changed.
+  as changed. /etc/default/ssh counts by the options that it states.
 - Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
   judged as the next boot reads them.
 - What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
@@ -54,9 +54,9 @@ TAIL = """
 - Methods that ask for a password, if the lock states no SSH settings: images of clouds differ in them.
 - Tables of nftables other than gpuprov's: they can refuse more, and cannot accept what gpuprov's table
   refuses. That firewalld runs or is enabled is reported (`firewall.unit`).
-- The start command of a packaged unit (`docker.service`, an exporter), if it reads the same configuration: a
-  drop-in there belongs to the site. An exporter that reads its text files from another folder is not
-  detected.
+- The start command of a packaged unit (`docker.service`, an exporter), if it starts the same program with the
+  same configuration: a drop-in there belongs to the site. An exporter that reads its text files from another
+  folder is not detected.
 - The toolkit of a runfile if no toolkit is locked.
 - Loading of nvidia-modeset, nvidia-drm and nvidia-peermem: no lock requires them, and sites disable the first
   two so that a GPU can be reset.

@@ -1,6 +1,6 @@
 """Makes random changes on a node with the full stack: drift and verify must agree about each of them.
 
-    scripts/campaign agree [--rounds N] [--seed S] [--benign N] [--trace]
+    scripts/campaign agree [--rounds N] [--seed S] [--benign N] [--again S [S …]] [--trace]
 
 A round makes one to three changes, runs drift and verify, and reverts the changes. Its seed repeats it:
 `--seed S --rounds 1`, or for a benign round `--seed S --rounds 0 --benign 1`. Changes are drawn from known
@@ -43,6 +43,9 @@ def main() -> int:
         "--seed", type=int, default=SEED, help="of the first round; the next has the next number"
     )
     parser.add_argument("--benign", type=int, default=0, help="rounds of benign changes")
+    parser.add_argument(
+        "--again", type=int, nargs="+", default=[], help="seeds of earlier rounds, which are repeated first"
+    )
     parser.add_argument("--trace", action="store_true", help=f"first write {RECORD.name} again")
     stated = parser.parse_args()
     began = time.monotonic()
@@ -61,8 +64,8 @@ def main() -> int:
             print(f"of the unchanged node is reported, and left out: {', '.join(sorted(before))}")
         seeds = range(stated.seed, stated.seed + max(stated.rounds, stated.benign))
         with suppress(KeyboardInterrupt):
-            _tried(rounds, seeds[: stated.rounds], benign=False)
-            _tried(rounds, seeds[: stated.benign], benign=True)
+            _tried(rounds, [*stated.again, *seeds[: stated.rounds]], benign=False)
+            _tried(rounds, [*(stated.again if stated.benign else ()), *seeds[: stated.benign]], benign=True)
     return _reported(rounds, before, time.monotonic() - began)
 
 
@@ -120,7 +123,7 @@ def _reported(rounds: Rounds, before: Iterable[str], seconds: float) -> int:
     _listed("disagreements and false alarms", bad)
     _listed("agreed about only when heard again", rounds.unsteady)
     _listed(f"missed by both, of {len(contradicting)} changes that are seen or contradict a promise", missed)
-    print(f"{seconds:.0f} s, {len(rounds.outcomes)} changes, {len(bad)} bad")
+    print(f"{seconds:.0f} s, {rounds.tried} rounds, {len(rounds.outcomes)} changes, {len(bad)} bad")
     return 1 if bad or before else 0
 
 

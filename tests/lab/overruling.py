@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
-from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OWN_FILE
+from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OTHER_PROGRAM, OWN_FILE
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -240,6 +240,7 @@ WAYS = (
             "root's ~/.bashrc": "/root/.bashrc",
         }.items()
     ),
+    Way("nccl.configuration", "/etc/nccl.conf with mode 600", "chmod 600 /etc/nccl.conf"),
     Way("nccl.configuration", "a variable in environment.d", **_line(USERS, "NCCL_DEBUG=TRACE")),
     Way(
         "nccl.configuration",
@@ -436,6 +437,13 @@ WITH_CUDA = (
     ),
     Way("cuda.environment", "CUDA_HOME in environment.d", **_line(USERS, "CUDA_HOME=/opt/cuda")),
     Way(
+        "cuda.environment",
+        "a file of logins that only root can read",
+        "chmod 600 /etc/profile",
+        "/etc/profile",
+        "chmod 644 /etc/profile",
+    ),
+    Way(
         "cuda.unpackaged",
         "a toolkit from a runfile, or its libraries",
         "mkdir -p /usr/local/cuda-11.8/bin",
@@ -462,6 +470,7 @@ WITH_CUDA = (
 ELSEWHERE = {
     ("fabric_manager.unit", BY_HAND): "tests/lab/test_nvidia_driver.py",
     ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("fabric_manager.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("health.timer", BY_HAND): "tests/lab/test_health.py",
     ("health.files", "a manual edit of a file of the role"): "tests/lab/test_health.py",
     (
@@ -472,6 +481,7 @@ ELSEWHERE = {
     ("storage.client_options", "a later file of modprobe.d"): "tests/lab/test_gpudirect.py",
     ("imex.unit", BY_HAND): "tests/lab/test_imex.py",
     ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("imex.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("imex.nodes", "IMEX_NODE_CONFIG_FILE in /etc/nvidia-imex/config.cfg"): "tests/lab/test_imex.py",
     (
         "repositories.sources",
@@ -503,6 +513,7 @@ ELSEWHERE = {
         "the same with nvidia-cdi-refresh.service",
     ): "tests/lab/test_podman.py",
     ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("container_toolkit.cdi", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("container_toolkit.config", "a key of the toolkit's config.toml"): "tests/lab/test_docker.py",
     (
         "container_toolkit.specifications",
@@ -519,14 +530,17 @@ ELSEWHERE = {
     ): "tests/unit/drift/test_overruled.py",
     ("docker.unit", BY_HAND): "tests/lab/test_docker.py",
     ("docker.unit", OTHER_FILE): "tests/lab/test_docker.py",
+    ("docker.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     (
         "containerd.config",
         "a drop-in of containerd.service with another --config",
     ): "tests/unit/drift/test_overruled.py",
     ("containerd.config", "a file that config.toml imports"): "tests/unit/roles/test_containerd.py",
     ("containerd.unit", BY_HAND): "tests/lab/test_containerd.py",
+    ("podman.readable", "/etc/hosts or another file with mode 600"): "tests/lab/test_podman.py",
     ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("containerd.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("pins.candidates", "APT::Default-Release"): "tests/unit/probe/test_candidates.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
@@ -546,8 +560,10 @@ ELSEWHERE = {
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", BY_HAND): "scripts/campaign roles",
     ("monitoring.exporter", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("monitoring.exporter", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("monitoring.dcgm", BY_HAND): "scripts/campaign roles",
     ("monitoring.dcgm", OTHER_FILE): "tests/unit/verify/test_same_words.py",
+    ("monitoring.dcgm", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",

@@ -118,15 +118,16 @@ def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode) -> N
 
 def test_what_only_the_site_can_take_back_is_seen(driven: StubDriverNode) -> None:
     site = f'[containers]\ndefault_ulimits = [{LAB}, "stack=8388608:8388608"]\n'
-    driven.node.run(f"cat >{LATER}; chmod 600 /run/cdi/nvidia.yaml", input=site)
+    driven.node.run(f"cat >{LATER}; chmod 600 /run/cdi/nvidia.yaml /etc/hosts", input=site)
     found = {"memlock": None, "stack": 8388608}
     private = ["/var/run/cdi/nvidia.yaml is not readable for users"]
-    assert driven.drift(*AREAS) == {"podman.config": found, "container_toolkit.specifications": private}
+    seen = {"container_toolkit.specifications": private, "podman.readable": ["/etc/hosts"]}
+    assert driven.drift(*AREAS) == {"podman.config": found, **seen}
     failed = driven.failed(*AREAS)
-    assert failed.pop("container_toolkit.specifications") == private
+    assert {name: failed.pop(name) for name in seen} == seen
     assert set(failed) == {"podman.config", "podman.limits", "podman.rootless_gpus"}
     assert {name: failed["podman.config"][name] for name in found} == found
-    driven.node.run(f"rm {LATER}; chmod 644 /run/cdi/nvidia.yaml")
+    driven.node.run(f"rm {LATER}; chmod 644 /run/cdi/nvidia.yaml /etc/hosts")
 
 
 def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubDriverNode) -> None:

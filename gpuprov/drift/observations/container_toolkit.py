@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
-from gpuprov.drift.observations.units import at_boot, replaced_by, unit_state
+from gpuprov.drift.observations.units import at_boot, in_place_of, replaced_by, unit_state
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE, CONFIG, FORERUNNERS, not_as_shipped, refresh_state
@@ -20,10 +20,9 @@ def _refreshed(facts: Facts, expectation: Expectation) -> str:
 
 @names_who("container_toolkit.cdi")
 def _refreshed_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the files in place of the path unit and of its service, or None."""
+    """Yield the files in place of the path unit and of its service."""
     yield from replaced_by(facts, expectation)
-    service = facts.units.get(CDI_SERVICE)
-    yield service.replaced_by if service else None
+    yield from in_place_of(facts, CDI_SERVICE)
 
 
 @observes("container_toolkit.forerunners", "packages")

@@ -10,7 +10,7 @@ from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.effective import InForce, Variables
 from gpuprov.probe.parse.state import Nccl
 from gpuprov.roles import Expectation
-from gpuprov.roles.nccl import CONFIGURATION, changes_connections
+from gpuprov.roles.nccl import CONFIGURATION, changes_connections, for_root_alone
 
 
 @observes("nccl.configuration", "nccl", "variables")
@@ -49,4 +49,5 @@ def _in_force(variables: Variables, conf: Nccl, name: str, wanted: str | None) -
     for path, settings in conf.own.items():
         if settings.get(name, wanted) != wanted:
             return InForce(settings[name], path)
-    return InForce(conf.settings.get(name), CONFIGURATION)
+    value = conf.settings.get(name)
+    return InForce(for_root_alone(value) if conf.closed else value, CONFIGURATION)

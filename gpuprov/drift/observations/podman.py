@@ -12,6 +12,19 @@ from gpuprov.roles import Expectation
 from gpuprov.roles.podman import CONFIG, LIMITS
 from gpuprov.untrusted.parsing import whole_number
 
+
+@observes("podman.readable", "podman")
+def _closed(facts: Facts, expectation: Expectation) -> Any:
+    """Return the files that Podman of a user reads, and only root can."""
+    return list(facts.podman.closed)
+
+
+@names_who("podman.readable")
+def _private(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield these files."""
+    yield from facts.podman.closed
+
+
 KEYS = dict.fromkeys(LIMITS, "default_ulimits")
 """Value → its key in containers.conf, if that has another name."""
 

@@ -27,9 +27,15 @@ def unit_state(facts: Facts, expectation: Expectation) -> str:
 
 
 def replaced_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the file in place of the package's or gpuprov's unit, or None."""
-    unit = facts.units.get(UNITS[expectation.check])
-    yield unit.replaced_by if unit else None
+    """Yield what `in_place_of` does, of a check's unit."""
+    yield from in_place_of(facts, UNITS[expectation.check])
+
+
+def in_place_of(facts: Facts, unit: str) -> Iterator[str | None]:
+    """Yield the file in place of the package's or gpuprov's unit, and the place of another program."""
+    if known := facts.units.get(unit):
+        yield known.replaced_by
+        yield known.commanded_by if known.other_program else None
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
@@ -111,7 +117,8 @@ def enabled(facts: Facts, unit: str) -> str:
 def at_boot(facts: Facts, unit: str) -> str:
     """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
 
-    If another file replaces the unit's own, `enabled, by another unit file`. Otherwise `disabled`, another
+    If another file replaces the unit's own, `enabled, by another unit file`; if one lets it start another
+    program, `enabled, with another command`. Otherwise `disabled`, another
     state in systemd's terms such as `masked`, or `not installed`.
     """
     known = facts.units.get(unit)
@@ -119,4 +126,6 @@ def at_boot(facts: Facts, unit: str) -> str:
         return "not installed"
     if not known.enabled:
         return known.file_state or "disabled"
-    return "enabled, by another unit file" if known.replaced_by else "enabled"
+    if known.replaced_by:
+        return "enabled, by another unit file"
+    return "enabled, with another command" if known.other_program else "enabled"

@@ -26,8 +26,10 @@ from gpuprov.probe.node.logins import (
     JOBS,
     LOGINS,
     assignments,
+    closed_to_others,
     of_services,
     of_sshd,
+    of_unprivileged,
     service_of,
     variables_of,
 )
@@ -73,7 +75,8 @@ def variables(parameters: "Values") -> "Any":
 
     {"logins": {"CUDA_HOME": ["/usr/local/cuda", "/etc/profile.d/x.sh:2"]}, "services": …, "users": …,
     "nvcc": [path, place]}; a place is null if no file sets the value. `commands` are those over ssh, `jobs`
-    those of cron, and `terminals` have those of bash's file for interactive shells. Secrets are hidden.
+    those of cron, and `terminals` have those of bash's file for interactive shells. `unprivileged` has what
+    differs from `logins` for a user without privileges; a null value is not set. Secrets are hidden.
     """
     wanted = re.compile(parameters["environment"])
     shells, nvcc = _shells(parameters)
@@ -86,6 +89,12 @@ def variables(parameters: "Values") -> "Any":
         }
         for whose, each in shown.items()
     }  # type: Values
+    root, other = found["logins"], found["unprivileged"]
+    found["unprivileged"] = {
+        name: other.get(name) or [None, closed_to_others(root[name][1])]
+        for name in sorted({*root, *other})
+        if root.get(name, [None])[0] != other.get(name, [None])[0]
+    }
     found["nvcc"] = nvcc
     return found
 
@@ -119,7 +128,7 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
     """
     begun = {**_pam(), **of_sshd()}
     if find_program("bash") is None:
-        return dict.fromkeys(KINDS, begun), [None, None]
+        return dict.fromkeys((*KINDS, "unprivileged"), begun), [None, None]
     who = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/bash", "TERM": "dumb"}
     stated = {name: value for name, (value, _) in begun.items() if NAME.match(name) and "\0" not in value}
     values = {"PATH": ENVIRONMENT["PATH"], **who, **stated}
@@ -134,11 +143,22 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
         own = [(name, value) for name, value in pairs if wanted.match(name)]
         places = {name: _set_at(trace, name) or begun.get(name, ("", None))[1] for name, _ in own}
         found[kind] = {name: (value, places[name]) for name, value in own}
+    given = of_unprivileged(values)
+    found["unprivileged"] = found["logins"] if given is None else _placed(given, wanted, found["logins"])
     nvcc = result[6].strip() or None
     folder = os.path.dirname(nvcc or "")
     last = traced[2]
     place = _set_at(last, "PATH", rf"[^\n]*{re.escape(folder)}/?(?:[:'\"]|$)", first=True) if nvcc else None
     return found, [nvcc, place or begun.get("PATH", ("", None))[1]]
+
+
+def _placed(given: "dict[str, str]", wanted: "re.Pattern[str]", root: "dict[str, Any]") -> "dict[str, Any]":
+    """Return the requested variables -> (value, place), which is that of root's login for the same value."""
+    named = {name: value for name, value in given.items() if wanted.match(name)}
+    return {
+        name: root[name] if root.get(name, ("",))[0] == value else (value, None)
+        for name, value in named.items()
+    }
 
 
 def _set_at(trace: str, name: str, value: str = "", *, first: bool = False) -> "str | None":

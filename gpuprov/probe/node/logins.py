@@ -2,8 +2,10 @@
 
 import glob
 import os
+import pwd
 import re
 import shlex
+import stat
 
 from gpuprov.probe.node.base import FRESH_UNIT, dropped_in, find_program, lines_of, run_anyway
 
@@ -23,6 +25,9 @@ PAM_ENV, ENVIRONMENT_FILE = "/etc/security/pam_env.conf", "/etc/environment"
 """Files of pam_env(8) if its line names no other."""
 LINE = re.compile(r"-?(auth|session)\s+(\[[^\]]*\]|\S+)\s+(\S+)(.*)", re.IGNORECASE)
 ASSIGNMENT = re.compile(r"[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=(.*)")
+UNPRIVILEGED = "nobody"
+MARK = "gpuprov-login"
+"""Text that ends what files of a login print."""
 ROOT_FROM_HERE = "user=root,host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
 """Connection for which sshd's options are asked."""
 SSHD_FILES = ("/etc/ssh/sshd_config.d/*.conf", "/etc/ssh/sshd_config")
@@ -126,6 +131,45 @@ def of_sshd() -> "dict[str, Place]":
         return next((at for at, line in stated if re.search(rf"\b{re.escape(name)}=", line)), "sshd -T")
 
     return {name: (value, place(name)) for name, _, value in given}
+
+
+def of_unprivileged(given: "dict[str, str]") -> "dict[str, str] | None":
+    """Return the variables of a login of a user without privileges; None if the node cannot be asked.
+
+    Args:
+        given: variables of root's login before its shell.
+    """
+    try:
+        account = pwd.getpwnam(UNPRIVILEGED)
+    except KeyError:
+        return None
+    if find_program("setpriv") is None:
+        return None
+    become = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
+    who = {"HOME": account.pw_dir, "USER": UNPRIVILEGED, "LOGNAME": UNPRIVILEGED}
+    shell = ("bash", "--login", "-c", f"printf '{MARK}\\0'; env -0")
+    out = run_anyway(*become, *shell, seconds=5, environment={**given, **who})[1]
+    pairs = (each.partition("=") for each in out.partition(MARK + "\0")[2].split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def closed_to_others(place: "str | None") -> "str | None":
+    """Return what is `closed` of the files of a login, up to the one of `path:line`; the place itself if
+    nothing is.
+    """
+    return closed("/etc/profile") or closed((place or "").rpartition(":")[0]) or place
+
+
+def closed(path: str) -> "str | None":
+    """Return the first of a file's folders, or the file itself, that other users cannot read; None if they
+    can, or there is no such file.
+    """
+    above = [path[:at] for at, letter in enumerate(path) if at and letter == "/"]
+    for each in (*above, path) if os.path.exists(path) else ():
+        mode = os.stat(each).st_mode
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return each
+    return None
 
 
 def of_services() -> "dict[str, Place]":

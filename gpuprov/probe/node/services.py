@@ -55,14 +55,26 @@ def units(parameters: "Values") -> "Any":
     }
     replaced = {name: path for name in names for path in [_replacement(name)] if path}
     gone = [name for name in names if not any(os.path.lexists(f"{each}/{name}") for each in UNIT_FOLDERS)]
-    commands = {path: _commands(path) for path in sorted(paths)}
-    return {"text": text, "commands": commands, "states": states[1], "replaced": replaced, "gone": gone}
+    return {
+        "text": text,
+        "commands": {path: _commands(path) for path in sorted(paths)},
+        "programs": {path: _programs(path) for path in sorted(paths)},
+        "states": states[1],
+        "replaced": replaced,
+        "gone": gone,
+    }
 
 
 def _commands(path: str) -> "list[str]":
     """Return `path:line` of the ExecStart lines in a unit's file; "" for each if gpuprov wrote the file."""
     ours = _is_written_by_us(path)
     return ["" if ours else place for place, line in lines_of(path) if re.match(r"ExecStart\s*=", line)]
+
+
+def _programs(path: str) -> "list[str]":
+    """Return the programs of the ExecStart lines in a unit's file, without systemd's prefixes."""
+    found = (re.match(r"ExecStart\s*=[\s@:+!|-]*([^\s@:+!|-]\S*)", line) for _, line in lines_of(path))
+    return [each.group(1) for each in found if each]
 
 
 def _is_written_by_us(path: str) -> bool:

@@ -16,6 +16,7 @@ from gpuprov.probe.node.base import (
     run_anyway,
     text_in,
 )
+from gpuprov.probe.node.logins import assignments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ CONFIG = "/etc/ssh/sshd_config"
 NO_FOLDER = "Missing privilege separation directory"
 """Message of every sshd while its service, which makes this folder, does not run (Debian, Ubuntu)."""
 ENVIRONMENT_FILES = ("/etc/default/ssh", "/etc/sysconfig/sshd")
+ENVIRONMENT_OPTIONS = ("SSHD_OPTS", "OPTIONS")
+"""Variables of these files with options of sshd, on Debian and RHEL."""
 COMMAND_LINE = "sshd's command line (systemctl cat ssh; /etc/default/ssh)"
 TITLE = re.compile(r"sshd: (/.*?) \[listener\] \d+ of ")
 VALUED, KEPT, FLAGS = "CEbcfghkopu", "cfhop", "46DGQRTdeiqrtV"
@@ -265,7 +268,16 @@ def _unread(pid: str, first: "tuple[str, list[Any], str]") -> "list[str]":
     folders = [os.path.dirname(each) for each in re.findall(r"(?m): new include (/.*)$", trace)]
     paths = dict.fromkeys([*files, *(folder for folder in folders if not glob.has_magic(folder))])
     late = [path for path in paths if _changed(path) > read_at]
-    return late + [path for path in ENVIRONMENT_FILES if _changed(path) > begun + SLACK_S]
+    started = [path for path in ENVIRONMENT_FILES if _changed(path) > begun + SLACK_S]
+    return late + [path for path in started if not _is_started_by(pid, path)]
+
+
+def _is_started_by(pid: str, path: str) -> bool:
+    """Return whether a listener has exactly the options that a file of its service states."""
+    stated = {name: value for name, value, _ in assignments(path) if name in ENVIRONMENT_OPTIONS}
+    title = TITLE.match(read_or_none(f"/proc/{pid}/cmdline", 8192) or "")
+    words = title.group(1).split()[1:] if title else []
+    return words == ["-D", *" ".join(stated.values()).split()]
 
 
 def _started(pid: str) -> float:

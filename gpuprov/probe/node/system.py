@@ -29,6 +29,7 @@ from gpuprov.probe.node.base import (
     run_anyway,
     systemd_lines,
 )
+from gpuprov.probe.node.logins import closed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -352,7 +353,8 @@ def containerd(parameters: "Values") -> "Any":
 def nccl(parameters: "Values") -> "Any":
     """Return NCCL's system-wide and users' settings, and path -> version in the name of its libraries.
 
-    `conf` is null without /etc/nccl.conf; `own` has the files of root, new users (/etc/skel) and the login.
+    `conf` is null without /etc/nccl.conf, and `closed` if only root can read it; `own` has the files of root,
+    new users (/etc/skel) and the login.
     """
     patterns = ("/usr/lib/*-linux-gnu/", "/usr/lib64/", "/usr/local/lib/", "/usr/local/cuda*/lib64/")
     libraries = {}
@@ -364,6 +366,7 @@ def nccl(parameters: "Values") -> "Any":
     own = {home + "/.nccl.conf": read_of_users(home + "/.nccl.conf") for home in homes}
     return {
         "conf": None if conf is None else redact(conf),
+        "closed": closed("/etc/nccl.conf") is not None,
         "own": {path: redact(text) for path, text in own.items() if text is not None},
         "libraries": libraries,
     }

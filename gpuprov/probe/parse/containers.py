@@ -27,6 +27,8 @@ class Podman:
 
     options: Mapping[str, str]
     places: Mapping[str, str]
+    closed: tuple[str, ...] = ()
+    """Files that Podman of a user reads, and only root can."""
 
 
 @dataclass(frozen=True)
@@ -93,4 +95,5 @@ def parse_podman(raw: Mapping[str, Any]) -> Podman:
             if said.strip()
         },
         {str(key): str(path) for path, key in raw["places"]},
+        tuple(map(str, raw.get("closed", ()))),
     )

@@ -35,11 +35,13 @@ class Variables:
     """Interactive shells: the variables of bash's file for them."""
     jobs: Mapping[str, InForce]
     """Jobs at times (cron), without the variables of their own table."""
+    unprivileged: Mapping[str, InForce]
+    """Differences from `logins` for a user without privileges; a value of None is not set."""
 
     @property
     def others(self) -> tuple[Mapping[str, InForce], ...]:
-        """The variables of each kind of process but logins."""
-        return self.services, self.users, self.commands, self.terminals, self.jobs
+        """The variables of each kind of process but root's logins."""
+        return self.services, self.users, self.commands, self.terminals, self.jobs, self.unprivileged
 
     def of(self, name: str, wanted: str | None) -> InForce:
         """Return a login's value; if that is as wanted or unset, a differing value of other processes."""
@@ -53,7 +55,7 @@ def parse_variables(raw: Mapping[str, Any]) -> Variables:
     """Parse the probe's `{"logins": {name: [value, place]}, …, "nvcc": [path, place]}`."""
     given = {
         whose: {name: InForce(*pair) for name, pair in raw.get(whose, {}).items()}
-        for whose in ("logins", "services", "users", "commands", "terminals", "jobs")
+        for whose in ("logins", "services", "users", "commands", "terminals", "jobs", "unprivileged")
     }
     return Variables(compiler=InForce(*raw["nvcc"]), **given)
 

@@ -138,6 +138,8 @@ class Nccl:
     """A login's own file → its settings, which override the system's."""
     libraries: Mapping[str, str]
     """Path → version in the name of the link's target."""
+    closed: bool = False
+    """Whether only root can read the system's file."""
 
 
 def parse_nccl_conf(text: str) -> dict[str, str]:

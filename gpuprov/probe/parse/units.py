@@ -26,6 +26,8 @@ class Unit:
     """`path:line` that sets the command, if that is not gpuprov's."""
     replaced_by: str | None = None
     """The file in place of the package's or gpuprov's unit, also if systemd has not read it yet."""
+    programs: tuple[str, ...] = ()
+    """Programs that the unit's own file starts, without its drop-ins."""
 
     @property
     def exists(self) -> bool:
@@ -43,6 +45,13 @@ class Unit:
         return self.active_state == "activating" and self.sub_state != "auto-restart"
 
     @property
+    def other_program(self) -> bool:
+        """Whether a file in /etc or /run lets it start another program than the unit's own file does."""
+        words = {word for command in self.exec_start for word in command.split()}
+        theirs = (self.commanded_by or "").startswith(("/etc/", "/run/"))
+        return theirs and bool(self.programs) and words.isdisjoint(self.programs)
+
+    @property
     def enabled(self) -> bool:
         """Whether it starts at boot by itself.
 
@@ -57,6 +66,7 @@ def parse_units(
     states: str = "",
     replaced: Mapping[str, str] | None = None,
     gone: Iterable[str] = (),
+    programs: Mapping[str, list[str]] | None = None,
 ) -> Mapping[str, Unit]:
     """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id and its other names.
 
@@ -65,6 +75,7 @@ def parse_units(
         states: lines of `systemctl list-unit-files`: a unit and its state by the files, which counts at boot.
         replaced: unit → the file in place of its own one.
         gone: units without a file, which do not exist from the next boot on.
+        programs: file → the programs that it starts.
     """
     units: dict[str, Unit] = {}
     values: dict[str, list[str]] = {}
@@ -75,7 +86,7 @@ def parse_units(
         if line.strip():
             continue
         if values.get("Id"):
-            unit = _unit(values, commands or {})
+            unit = _unit(values, commands or {}, programs or {})
             units[unit.name] = unit
             units.update(dict.fromkeys(_one(values, "Names").split(), unit))
         values = {}
@@ -96,7 +107,11 @@ def parse_properties(text: str) -> Mapping[str, str]:
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) -> Unit:
+def _unit(
+    values: Mapping[str, list[str]],
+    commands: Mapping[str, list[str]],
+    programs: Mapping[str, list[str]],
+) -> Unit:
     """Return the unit in one block; `commanded_by` is the last place that sets its command, from
     `commands`.
     """
@@ -113,6 +128,7 @@ def _unit(values: Mapping[str, list[str]], commands: Mapping[str, list[str]]) ->
         drop_ins=tuple(_one(values, "DropInPaths").split()),
         exec_start=tuple(_commands(values.get("ExecStart", []))),
         commanded_by=(last[-1] or None) if last else None,
+        programs=tuple(programs.get(files[0], ())),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpuprov.roles.nccl import for_root_alone
 from gpuprov.untrusted import lines_of
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.user_files import text_of
@@ -43,6 +44,8 @@ PRELOADED = (
     ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
 )
 SYSTEM_NCCL = "cat /etc/nccl.conf"
+CLOSED_NCCL = "find -L /etc/nccl.conf -maxdepth 0 ! -perm -004"
+"""Command that prints the path if only root can read it."""
 LIBRARY_FILES = "ls -1 /usr/lib/*-linux-gnu/%s.so.* /usr/lib64/%s.so.* /usr/local/lib/%s.so.* 2>/dev/null"
 
 
@@ -115,8 +118,7 @@ class Libraries(Observed):
         Args:
             login: as for `nccl_setting`.
         """
-        tuning = self._host.tuning
-        environments = [tuning.login("root").environment, *tuning.others]
+        environments = self._host.tuning.everywhere
         files = [self.nccl_configuration(home) for home in (None, *self.nccl_homes(login))]
         return {name for given in (*environments, *files) for name in given if name.startswith("NCCL_")}
 
@@ -141,7 +143,8 @@ class Libraries(Observed):
             own = self.nccl_configuration(home).get(name, wanted)
             if own != wanted:
                 return own
-        return self.nccl_configuration().get(name)
+        value = self.nccl_configuration().get(name)
+        return for_root_alone(value) if self.run(CLOSED_NCCL).stdout else value
 
     def unpackaged(self, *stems: str) -> list[str]:
         """Return paths of libraries, toolkits and a runfile's programs that belong to no package.
@@ -175,8 +178,7 @@ class Libraries(Observed):
 
     def _values(self, name: str) -> list[str]:
         """Return a variable's different values in all kinds of processes, without empty ones."""
-        tuning = self._host.tuning
-        given = (each.get(name) for each in (tuning.login("root").environment, *tuning.others))
+        given = (each.get(name) for each in self._host.tuning.everywhere)
         return list(dict.fromkeys(filter(None, given)))
 
     def __repr__(self) -> str:

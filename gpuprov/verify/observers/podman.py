@@ -67,6 +67,14 @@ AS_USER = (
     f"setpriv --reuid {USER} --regid {USER} --clear-groups"
     " env -i PATH=$PATH LC_ALL=C HOME=/tmp/user XDG_RUNTIME_DIR=/tmp/user"
 )
+CLOSED = (
+    "for each in /etc/passwd /etc/group /etc/subuid /etc/subgid /etc/hosts /etc/resolv.conf"
+    " /etc/containers/policy.json /etc/containers/*.conf /etc/containers/containers.conf.d/*.conf;"
+    ' do [ ! -e "$each" ] ||'
+    f" setpriv --reuid {USER} --regid {USER} --clear-groups"
+    ' test -r "$each" || echo "$each"; done'
+)
+"""Commands that print files which Podman of a user reads, and only root can."""
 FORBIDDING = "/proc/sys/kernel/unprivileged_userns_clone /proc/sys/user/max_user_namespaces"
 USERS_TRIAL = (
     f'off=$(grep -lx 0 {FORBIDDING} 2>/dev/null); if [ -n "$off" ]; then echo forbidden by $off; else'
@@ -104,6 +112,11 @@ class Podman(Observed):
             return {**limits, "shm_size": host["ShmSize"], "cgroup_manager": host["CgroupManager"]}
         except (LookupError, TypeError, AttributeError) as error:
             raise NodeFailed(f"`podman inspect` describes no container: {error!r}") from None
+
+    @property
+    def closed(self) -> list[str]:
+        """Files that Podman reads as its user, and that a user without rights cannot read."""
+        return list(self.ask(CLOSED).splitlines())
 
     def inside(self, asks: str = NOTHING) -> Inside:
         """Return limits and GPUs inside a container of root; nothing of it remains.

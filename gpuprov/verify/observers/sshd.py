@@ -34,6 +34,7 @@ AT_START = "/etc/default/ssh /etc/sysconfig/sshd"
 TIMES = (
     "date +%%s; [ ! -f %s ] || head -c 64 %s | tr -cd 0-9; echo; find -L{} -maxdepth 0 -printf '%%T@ %%p\\n'"
 )
+OPTIONS = "grep -sE '^(SSHD_OPTS|OPTIONS)=' %s"
 FOREIGN = "gpuprov-unknown", "198.51.100.1"
 """A user that no node has, and an address of documentation (RFC 5737)."""
 TITLE = re.compile(r"sshd: (/\S*sshd)( .*?)? \[listener\] .*")
@@ -253,8 +254,17 @@ class Sshd(Observed):
         written = changed.pop(pidfile, 0.0)
         read_at = written if owner == listener.pid else begun
         for path, when in changed.items():
-            if when > (begun if path in AT_START.split() else read_at):
+            at_start = path in AT_START.split()
+            if when > (begun if at_start else read_at) and not (
+                at_start and self._is_started_by(listener, path)
+            ):
                 yield path
+
+    def _is_started_by(self, listener: Listener, path: str) -> bool:
+        """Return whether a process has exactly the options that a file of its service states."""
+        stated = dict(re.findall(r"(?m)^(SSHD_OPTS|OPTIONS)=(.*)$", self.run(OPTIONS, path).stdout))
+        words = [word for value in stated.values() for word in value.strip(" \t\"'").split()]
+        return listener.command.split()[1:] == ["-D", *words]
 
     @property
     def admitting(self) -> list[str]:

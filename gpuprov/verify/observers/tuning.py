@@ -64,6 +64,7 @@ JOB = f"{PYTHON} '{JOBS}' root env"
 TERMINAL = "bash -c 'PS1=x BASH_COMPLETION_VERSINFO=1; [ ! -r /etc/bash.bashrc ] || . /etc/bash.bashrc; env'"
 TERMINAL = f'! command -v bash >/dev/null || env -i PATH="$PATH" HOME=/nonexistent {TERMINAL}'
 SERVICE = f"systemd-run --quiet --wait --pipe --collect /bin/sh -c '{LIMITS}; env'"
+UNPRIVILEGED = "nobody"
 IN_KIBIBYTES = ("memlock", "stack")  # POSIX and dash(1), ulimit
 HUGEPAGES = "cat /sys/kernel/mm/transparent_hugepage/enabled"
 USERS = (
@@ -130,17 +131,27 @@ class Tuning(Observed):
         asked = (parse_session(text).environment for text in said)
         return [self.service.environment, self.user_service_environment, *asked]
 
+    @property
+    def everywhere(self) -> list[dict[str, str]]:
+        """Variables of every kind of process: logins of root and of `UNPRIVILEGED`, and `others`.
+
+        Raises:
+            NodeFailed: as `login` and `others`.
+        """
+        return [*(self.login(user).environment for user in ("root", UNPRIVILEGED)), *self.others]
+
     def variable(self, name: str, wanted: str | None) -> str | None:
         """Return a variable of root's fresh login; None if it is not set anywhere.
 
         If it is as `wanted` or not set there, but services, commands over ssh or terminals have another
-        value, that is returned.
+        value, or it differs in a login of `UNPRIVILEGED`, that is returned.
 
         Args:
             wanted: the expected value; None: not set.
         """
-        login = self.login("root").environment.get(name)
+        login, other = (self.login(user).environment.get(name) for user in ("root", UNPRIVILEGED))
         odd = [value for each in self.others if (value := each.get(name, wanted)) != wanted]
+        odd += [other] if other not in (login, wanted) else []
         return odd[0] if odd and login in (None, wanted) else login
 
     @cached_property

@@ -24,6 +24,12 @@ def test_podman_has_the_locked_defaults(host: Node, expected: dict[str, Any]) ->
     assert {name: defaults.get(name) for name in expected} == expected
 
 
+@pytest.mark.check("podman.readable", "ls -l /etc/hosts /etc/passwd /etc/containers")
+def test_a_user_can_read_what_podman_needs(host: Node, expected: list[str]) -> None:
+    """Check that no file which Podman reads as its user is closed to users."""
+    assert host.podman_engine.closed == expected
+
+
 @pytest.mark.check("podman.limits", CONFIG)
 def test_container_of_root_gets_the_limits(host: Node, expected: dict[str, Any]) -> None:
     """Check the size of /dev/shm and the soft limits memlock and stack inside a container."""

@@ -50,7 +50,7 @@ def given(whose: str, name: str, value: str) -> dict[str, Any]:
     return {**NOBODY, whose: {name: [value, SITE]}}
 
 
-@pytest.mark.parametrize("whose", ["logins", "services", "users", "commands", "terminals"])
+@pytest.mark.parametrize("whose", ["logins", "services", "users", "commands", "terminals", "unprivileged"])
 def test_a_variable_goes_before_nccl_s_file_wherever_it_is_set(whose: str) -> None:
     nccl = {"conf": "NCCL_DEBUG=WARN\n", "own": {}, "libraries": {}}
     stated = {"NCCL_DEBUG": "WARN"}
@@ -58,6 +58,13 @@ def test_a_variable_goes_before_nccl_s_file_wherever_it_is_set(whose: str) -> No
     assert found
     assert (found.actual, found.by) == ({"NCCL_DEBUG": "TRACE"}, (SITE,))
     assert seen("nccl.configuration", stated, nccl=nccl, variables=given(whose, "NCCL_DEBUG", "WARN")) is None
+
+
+def test_a_file_of_nccl_s_that_only_root_can_read_is_not_as_stated() -> None:
+    nccl = {"conf": "NCCL_DEBUG=WARN\n", "closed": True, "own": {}, "libraries": {}}
+    found = seen("nccl.configuration", {"NCCL_DEBUG": "WARN"}, nccl=nccl, variables=NOBODY)
+    assert found
+    assert (found.actual, found.by) == ({"NCCL_DEBUG": "WARN, for root alone"}, ("/etc/nccl.conf",))
 
 
 def test_a_login_s_own_file_goes_before_nccl_s() -> None:
@@ -135,6 +142,16 @@ def test_the_compiler_that_a_login_finds_is_judged_too() -> None:
     found = seen("cuda.environment", {"CUDA_HOME": home, "nvcc": f"{home}/bin/nvcc"}, variables=variables)
     assert found
     assert (found.actual, found.by) == ({"nvcc": "/opt/bin/nvcc"}, (SITE,))
+
+
+def test_a_variable_that_only_root_s_login_has_is_not_set() -> None:
+    home, wanted = "/usr/local/cuda", {"CUDA_HOME": "/usr/local/cuda", "nvcc": "/usr/local/cuda/bin/nvcc"}
+    variables = {**given("logins", "CUDA_HOME", home), "nvcc": [wanted["nvcc"], None]}
+    assert seen("cuda.environment", wanted, variables=variables) is None
+    variables["unprivileged"] = {"CUDA_HOME": [None, "/etc/profile"]}
+    found = seen("cuda.environment", wanted, variables=variables)
+    assert found
+    assert (found.actual, found.by) == ({"CUDA_HOME": None}, ("/etc/profile",))
 
 
 def test_limits_name_the_line_that_counts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,13 @@ def seen(expected: dict[str, Any], *lines: str, **places: str) -> Difference | N
     facts = Facts("node", "", 0.0, {"podman": {"options": list(lines), "places": named}})
     found = judge("node", facts, [Expectation("podman.config", expected, "podman")]).drift
     return found[0] if found else None
+
+
+@pytest.mark.parametrize("closed", [[], ["/etc/hosts"]])
+def test_files_that_only_root_can_read_are_named(closed: list[str]) -> None:
+    facts = Facts("node", "", 0.0, {"podman": {"options": [], "places": [], "closed": closed}})
+    found = judge("node", facts, [Expectation("podman.readable", [], "podman")]).drift
+    assert [(each.actual, list(each.by)) for each in found] == ([(closed, closed)] if closed else [])
 
 
 def test_podman_prints_what_its_files_make_together() -> None:
@@ -90,11 +98,14 @@ def test_only_the_lines_of_these_options_leave_the_node(
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", f"{tmp_path}:{base.ENVIRONMENT['PATH']}")
     monkeypatch.setattr(containers, "read_or_none", files.get)
     monkeypatch.setattr(glob, "glob", lambda pattern: [LATER])
+    monkeypatch.setattr(containers, "closed", {"/etc/hosts": "/etc/hosts", LATER: LATER}.get)
+    monkeypatch.setattr(os.path, "realpath", str)
     found = containers.podman({"podman": asked})
     if not asked:
-        assert found == {"options": [], "places": []}
+        assert found == {"options": [], "places": [], "closed": []}
         return
     assert found == {
         "options": [MANAGER.format("systemd"), SIZE.format("1g"), ULIMIT.format("memlock=1:1")],
         "places": [[LATER, "shm_size"], [LATER, "cgroup_manager"]],
+        "closed": ["/etc/hosts", LATER],
     }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
+import subprocess
+import tempfile
 from pathlib import Path
 
 import gpuprov_sources
@@ -35,7 +39,7 @@ def test_the_first_line_that_puts_a_folder_into_path_is_named() -> None:
     )
 
 
-SHELLS = {"commands": "ssh", "terminals": "typed", "logins": "login"}
+SHELLS = {"commands": "ssh", "terminals": "typed", "logins": "login", "unprivileged": "login"}
 
 
 def test_each_kind_of_shell_has_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,11 +55,13 @@ def test_each_kind_of_shell_has_its_own_files(tmp_path: Path, monkeypatch: pytes
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(effective, "SHELLS", script)
+    monkeypatch.setattr(effective, "of_unprivileged", lambda given: None)
     found, nvcc = effective._read_shells(re.compile("NCCL_|LD_"))
     assert nvcc[0] is None or nvcc[0].endswith("/nvcc")
     assert {kind: given["NCCL_A"][0] for kind, given in found.items()} == SHELLS
     places = {kind: given["NCCL_A"][1].removeprefix(f"{tmp_path}/") for kind, given in found.items()}
-    assert places == {"commands": "bash.bashrc:1", "terminals": "bash.bashrc:3", "logins": "profile:1"}
+    logins = dict.fromkeys(("logins", "unprivileged"), "profile:1")
+    assert places == {"commands": "bash.bashrc:1", "terminals": "bash.bashrc:3", **logins}
     assert found["commands"]["NCCL_B"] == ("2", f"{tmp_path}/home/.bashrc:1")
     assert "NCCL_B" not in found["logins"]
     monkeypatch.setattr(effective, "_READ", [(found, nvcc)])
@@ -65,9 +71,9 @@ def test_each_kind_of_shell_has_its_own_files(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(effective, "LIBRARY_FOLDERS", ())
     libraries = effective._libraries({"environment": "NCCL_"})
     assert libraries[str(tmp_path / "libx.so")] == f"{tmp_path}/preload:1"
-    assert list(effective._stated("LD_PRELOAD", {"environment": "NCCL_"})) == [
+    assert set(effective._stated("LD_PRELOAD", {"environment": "NCCL_"})) == {
         ("/opt/libsite.so", f"LD_PRELOAD in {tmp_path}/profile:1")
-    ]
+    }
     assert "/nowhere/liby.so" not in libraries
 
 
@@ -87,6 +93,52 @@ def test_values_of_files_that_only_root_reads_are_in_no_argument(monkeypatch: py
     assert "hf_x" not in " ".join(argv)
     assert environment.items() >= {"HF_TOKEN": "hf_x", "PATH": "/opt/bin", "HOME": "/root"}.items()
     assert not environment.keys() & {"A=B", "NUL"}
+
+
+def test_a_login_without_privileges_is_asked_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the real bash run as the user of the test, in place of one without privileges."""
+    own = pwd.getpwuid(os.getuid())
+    monkeypatch.setattr(logins, "UNPRIVILEGED", own.pw_name)
+    asked: list[tuple[str, ...]] = []
+
+    def run(*argv: str, environment: dict[str, str], **_: object) -> tuple[int, str, str]:
+        asked.append(argv)
+        at = argv.index("bash")
+        done = subprocess.run(argv[at:], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, "Welcome\nNCCL_A=2\n" + done.stdout, done.stderr
+
+    monkeypatch.setattr(logins, "run_anyway", run)
+    found = logins.of_unprivileged({"NCCL_A": "1", "HOME": "/root", "PATH": "/usr/bin:/bin"})
+    assert found
+    assert (found["NCCL_A"], found["HOME"]) == ("1", own.pw_dir)
+    assert asked[0][:2] == ("setpriv", f"--reuid={own.pw_uid}")
+    monkeypatch.setattr(logins, "UNPRIVILEGED", "no-such-user")
+    assert logins.of_unprivileged({}) is None
+
+
+def test_variables_of_a_login_without_privileges_are_its_differences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = ("1", "/nowhere/profile:1")
+    root, other = {"NCCL_A": place, "NCCL_B": place}, {"NCCL_B": place, "NCCL_C": ("3", None)}
+    monkeypatch.setattr(effective, "_READ", [({"logins": root, "unprivileged": other}, [None, None])])
+    for name in ("_services", "_users", "_jobs"):
+        monkeypatch.setattr(effective, name, dict)
+    found = effective.variables({"environment": "NCCL_"})
+    assert found["unprivileged"] == {"NCCL_A": [None, place[1]], "NCCL_C": ["3", None]}
+
+
+def test_the_file_that_only_root_can_read_is_named() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own folders are closed to others
+        script = Path(name, "x.sh")
+        script.touch(0o644)
+        Path(name).chmod(0o755)
+        assert logins.closed_to_others(f"{script}:2") == f"{script}:2"
+        script.chmod(0o600)
+        assert logins.closed_to_others(f"{script}:2") == str(script)
+        Path(name).chmod(0o700)
+        assert logins.closed_to_others(f"{script}:2") == name
+    assert logins.closed_to_others(None) is None
 
 
 @pytest.mark.parametrize("end", ["exit", "exec true"])

@@ -149,6 +149,29 @@ def test_files_are_not_read_if_they_are_newer_than_the_number(
     assert sshd._unread("1", first) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "unread"),
+    [
+        ("# of the site\nSSHD_OPTS=\n", "", False),
+        ("", "", False),
+        ('SSHD_OPTS="-o UseDNS=no  -4"\n', " -o UseDNS=no -4", False),
+        ('SSHD_OPTS="-o PermitRootLogin=yes"\n', "", True),
+        ('#SSHD_OPTS="-4"\n', " -4", True),
+    ],
+)
+def test_a_file_read_at_the_start_counts_by_its_options(
+    text: str, options: str, unread: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "ssh"
+    path.write_text(text)
+    monkeypatch.setattr(sshd, "_started", lambda pid: 100.0)
+    monkeypatch.setattr(sshd, "ENVIRONMENT_FILES", (str(path),))
+    title = f"sshd: /usr/sbin/sshd -D{options} [listener] 0 of 10-100 startups\0"
+    monkeypatch.setattr(sshd, "read_or_none", lambda path, size=0: title)
+    first: Any = (TEXT.format("none", "no"), [], "")
+    assert sshd._unread("9", first) == ([str(path)] if unread else [])
+
+
 def test_a_process_has_a_start() -> None:
     assert sshd._started(str(os.getpid())) > 0
     assert sshd._started("0") == 0.0

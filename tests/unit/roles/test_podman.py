@@ -24,8 +24,9 @@ look, transaction = script("podman"), script("packages", "transaction")
 
 
 def test_the_lock_in_podman_s_terms() -> None:
-    [packages, config] = podman.expectations(group("podman", containers=STATED))
-    assert (packages.check, config.check) == ("podman.packages", "podman.config")
+    [*others, config] = podman.expectations(group("podman", containers=STATED))
+    assert [each.check for each in others] == ["podman.packages", "podman.readable"]
+    assert config.check == "podman.config"
     assert config.expected == {
         "shm_size": 2**30,
         "memlock": "unlimited",
@@ -35,7 +36,8 @@ def test_the_lock_in_podman_s_terms() -> None:
 
 
 def test_only_what_is_stated_is_configured() -> None:
-    assert [each.check for each in podman.expectations(group("podman"))] == ["podman.packages"]
+    found = [each.check for each in podman.expectations(group("podman"))]
+    assert found == ["podman.packages", "podman.readable"]
     assert podman.variables(group("podman", containers={"cdi": True}))["podman_config"] == {}
     assert podman.expectations(group(containers=STATED)) == []
     assert podman.variables(group(containers=STATED))["podman_config"] == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuprov.model.lock import Component, LockedGroup, Setting
-from gpuprov.verify.observers.libraries import SYSTEM_NCCL
+from gpuprov.verify.observers.libraries import CLOSED_NCCL, SYSTEM_NCCL
 from gpuprov.verify.observers.tuning import LOGIN, SERVICE, USERS
 from gpuprov.verify.observers.user_files import TEXT
 from tests.unit.verify.nodes_on_paper import Answers, judge, locked_group, paper_node
@@ -31,6 +31,11 @@ NODES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, Any] | None]] =
         {"system": "NCCL_P2P_LEVEL=LOC\nNCCL_P2P_LEVEL=SYS\n"},
         {"NCCL_P2P_LEVEL": "LOC"},
     ),
+    "closed": (
+        {"NCCL_P2P_LEVEL": "SYS"},
+        {"system": "NCCL_P2P_LEVEL=SYS\n", "closed": "/etc/nccl.conf\n"},
+        {"NCCL_P2P_LEVEL": "SYS, for root alone"},
+    ),
     **{where: ({}, {where: OFF}, FOUND) for where in COMMANDS},
 }
 
@@ -51,7 +56,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Node → result of the check of NCCL's configuration."""
     nodes = []
     for name, (stated, outputs, _) in NODES.items():
-        said = {command: (0, outputs.get(which, ""), "") for which, command in COMMANDS.items()}
+        asked = {**COMMANDS, "closed": CLOSED_NCCL}
+        said = {command: (0, outputs.get(which, ""), "") for which, command in asked.items()}
 
         def change(answers: Answers, said: Answers = said) -> None:
             answers.update({**said, HOMES: (0, "/root\n/root\n", "")})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from testinfra.host import Host
 from gpuprov.errors import NodeFailed
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.observers.containers import KILLED, TRIAL_S
-from gpuprov.verify.observers.podman import CDI, DEFAULTS, NOTHING, TRIAL, USERS_TRIAL, Podman
+from gpuprov.verify.observers.podman import CDI, CLOSED, DEFAULTS, NOTHING, TRIAL, USERS_TRIAL, Podman
 from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.verdict import CheckResult
 from gpuprov.verify.wanted import wanted
@@ -78,6 +79,20 @@ def test_a_container_that_does_not_start_is_reported_without_warnings() -> None:
         asked(TRIAL % CDI, 126, "", WARNINGS).inside(CDI)
 
 
+def test_files_that_a_user_cannot_read_are_those_without_the_right_to(tmp_path: Path) -> None:
+    """Let the real shell look at files of the test, in place of the system's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # pytest's own folders are closed to others
+        hosts, group_file = Path(name, "hosts"), Path(name, "group")
+        Path(name).chmod(0o755)
+        hosts.touch(0o600)
+        group_file.touch(0o644)
+        said = subprocess.run(
+            ["sh", "-c", CLOSED.replace("/etc/", f"{name}/")], capture_output=True, text=True
+        )
+        assert (said.stdout, said.returncode) == (f"{hosts}\n", 0)
+    assert asked(CLOSED, 0, "/etc/hosts\n", "").closed == ["/etc/hosts"]
+
+
 def test_a_trial_that_its_time_limit_ends_is_reported_as_such() -> None:
     assert TimeLimits().command_s > TRIAL_S
     with pytest.raises(NodeFailed, match=f"the container has not ended within {TRIAL_S} s; see"):
@@ -93,7 +108,8 @@ def test_the_lock_in_terms_of_a_container() -> None:
     assert found["podman.driver"].expected == VERSION
     assert not [check for check in found if check.startswith("docker.")]
     without = wanted(group({}, "podman"))
-    assert [check for check in without if check.startswith("podman.")] == ["podman.packages"]
+    found_alone = [check for check in without if check.startswith("podman.")]
+    assert found_alone == ["podman.packages", "podman.readable"]
 
 
 def results(folder: Path, users: str = SAID, gpus: int = 2) -> dict[str, CheckResult]:
@@ -107,6 +123,7 @@ def results(folder: Path, users: str = SAID, gpus: int = 2) -> dict[str, CheckRe
     locked = locked.model_copy(update={"hardware": locked.hardware.model_copy(update={"gpu_count": gpus})})
     answers = {
         DEFAULTS: (0, json.dumps([{"HostConfig": CREATED}]), ""),
+        CLOSED: (0, "", ""),
         TRIAL % NOTHING: (0, SAID, ""),
         TRIAL % CDI: (0, SAID, ""),
         USERS_TRIAL % CDI: (0, users, ""),
@@ -120,7 +137,11 @@ def test_checks_pass_on_a_node_with_the_locked_values(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert found.pop("podman.packages").status == "failed"  # the recorded node has none
     assert {check: each.status for check, each in found.items()} == dict.fromkeys(
-        ("podman.config", "podman.limits", "podman.driver", "podman.gpus", "podman.rootless_gpus"), "passed"
+        (
+            *("podman.readable", "podman.config", "podman.limits"),
+            *("podman.driver", "podman.gpus", "podman.rootless_gpus"),
+        ),
+        "passed",
     )
 
 

@@ -11,7 +11,7 @@ import gpuprov_node
 import pytest
 
 from gpuprov.drift.observations.registry import OBSERVERS
-from gpuprov.drift.observations.units import commanded_by, enabled, own_unit_state
+from gpuprov.drift.observations.units import commanded_by, enabled, in_place_of, own_unit_state
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import services
@@ -159,6 +159,43 @@ def test_a_file_in_place_of_the_packages(kind: str) -> None:
     assert unit_state(host(ACTIVE, "enabled", delta, ours=True), "x.service") == "enabled"
     others = delta.replace("x.service", "other-x.service")
     assert unit_state(host(ACTIVE, "enabled", others), "x.service") == "enabled"
+
+
+DROP_IN = "/etc/systemd/system/x.service.d/site.conf"
+PACKAGES = "/usr/lib/systemd/system/x.service"
+OTHER = "enabled, with another command"
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("/bin/true", OTHER),
+        ("/usr/bin/xx -c /etc/x", OTHER),
+        ("/usr/bin/x --debug", "enabled"),
+        ("-/usr/bin/x", "enabled"),
+        ("/usr/bin/numactl -m 0 /usr/bin/x", "enabled"),
+        ("/bin/sh -c 'exec /usr/bin/x'", "enabled"),
+    ],
+)
+def test_a_drop_in_that_starts_another_program(command: str, word: str, tmp_path: Path) -> None:
+    """Check the state of a unit of a package; other options of its program belong to the site."""
+    package = tmp_path / "x.service"
+    package.write_text("[Service]\nExecStart = -@/usr/bin/x -d\n")
+    argv = command.lstrip("-").replace("'", "")  # as systemctl prints it
+    shown = {**ACTIVE, "FragmentPath": PACKAGES, "DropInPaths": DROP_IN}
+    shown["ExecStart"] = f"{{ path=/x ; argv[]={argv} ; ignore_errors=no ; start_time=[n/a] }}"
+    text = "\n".join(f"{name}={value}" for name, value in shown.items())
+    commands = {PACKAGES: [f"{PACKAGES}:2"], DROP_IN: [f"{DROP_IN}:3"]}
+    units = parse_units(text, commands, programs={PACKAGES: services._programs(str(package))})
+    found = cast(Facts, SimpleNamespace(units=units))
+    node = host(shown, "enabled")
+    files = f"# {PACKAGES}\n{package.read_text()}\n# {DROP_IN}\n[Service]\nExecStart=\nExecStart={command}\n"
+    answer = node.run
+    node.run = lambda asked, *words: (
+        SimpleNamespace(stdout=files) if asked.startswith("systemctl cat") else answer(asked, *words)
+    )
+    assert enabled(found, "x.service") == unit_state(node, "x.service") == word
+    assert [*filter(None, in_place_of(found, "x.service"))] == ([f"{DROP_IN}:3"] if word == OTHER else [])
 
 
 def test_a_node_that_cannot_tell_is_not_in_order() -> None:

@@ -145,6 +145,24 @@ def test_only_a_plain_path_is_read_as_sshd_s_pid_file(path: str) -> None:
     assert path not in shlex.split(asked)
 
 
+@pytest.mark.parametrize(
+    ("said", "options", "unread"),
+    [
+        ("SSHD_OPTS=\n", "", False),
+        ("", "", False),
+        ('SSHD_OPTS="-o UseDNS=no  -4"\n', " -o UseDNS=no -4", False),
+        ('SSHD_OPTS="-o PermitRootLogin=yes"\n', "", True),
+        ("", " -4", True),
+    ],
+)
+def test_a_file_read_at_the_start_counts_by_its_options(said: str, options: str, unread: bool) -> None:
+    path = "/etc/default/ssh"
+    _, observer = machine({"date +%s": f"1000\n\n999 {path}\n", "grep -sE '^(SSHD": said})
+    listener = Listener("9", 500, f"/usr/sbin/sshd -D{options}", ())
+    found = [*observer._unread(listener, Answer("ops", "127.0.0.1", "sshd", "pidfile none\n"))]
+    assert found == ([path] if unread else [])
+
+
 @pytest.mark.parametrize("kind", ["fifo", "device", "large", "lines", "none"])
 def test_a_pid_file_is_read_only_if_it_is_a_regular_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "pid"

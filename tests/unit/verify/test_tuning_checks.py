@@ -13,7 +13,14 @@ from testinfra.host import Host
 from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
-from gpuprov.verify.observers.tuning import BOOT_SYSCTLS, SESSION, Tuning, parse_session, parse_sysctls
+from gpuprov.verify.observers.tuning import (
+    BOOT_SYSCTLS,
+    SESSION,
+    LoginSession,
+    Tuning,
+    parse_session,
+    parse_sysctls,
+)
 from gpuprov.verify.shell import ShellBackend
 from tests.unit.verify.nodes_on_paper import PaperShell
 
@@ -37,6 +44,33 @@ def test_session_of_a_login() -> None:
         "nofile": "1024, at most 1048576",
     }
     assert session.environment == {"OMP_NUM_THREADS": "8"}
+
+
+@pytest.mark.parametrize(
+    ("root", "nobody", "wanted", "value"),
+    [
+        ({"A": "1"}, {"A": "1"}, "1", "1"),
+        ({"A": "1"}, {}, "1", None),
+        ({}, {"A": "1"}, None, "1"),
+        ({}, {"A": "1"}, "1", None),
+        ({"A": "2"}, {}, "1", "2"),
+        ({"A": "1"}, {}, None, "1"),
+    ],
+)
+def test_a_login_without_privileges_counts_as_root_s_does(
+    root: dict[str, str], nobody: dict[str, str], wanted: str | None, value: str | None
+) -> None:
+    logins = {"root": root, "nobody": nobody}
+
+    class Logins(Tuning):
+        others = ()  # type: ignore[assignment]
+
+        def login(self, user: str) -> LoginSession:
+            """Return the session of one of the two users."""
+            return LoginSession({}, logins[user])
+
+    host = Host(ShellBackend("node", PaperShell({}, None), budget_s=60))
+    assert Logins.get_module(host).variable("A", wanted) == value
 
 
 def facts(**collectors: object) -> Facts:
