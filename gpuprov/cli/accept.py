@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -359,4 +359,4 @@ def _print(judged: list[Acceptance], result: dict[str, Any], output: str) -> Non
         options.print_json(result)
     else:
         for line in accept_lines(judged):
-            say(line)
+            tell(line)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -82,5 +82,5 @@ def measure_across(
         options.print_json(result)
     else:
         for line in across_lines(outcome):
-            say(line)
+            tell(line)
     return worst(*(each.exit_code for each in judged))

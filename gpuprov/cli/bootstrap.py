@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput, worst
 from gpuprov.model.connection import LOCAL
 
@@ -217,9 +217,9 @@ def _tell(nodes: list[NodeResult], files: Collection[HostKeys], output: str) -> 
         return
     for node in nodes:
         story = str(node.failure) if node.failure else ", ".join(node.changed) or "nothing to change"
-        say(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
+        tell(f"{node.name}  {'failed: ' if node.failure else ''}{story}")
         for line in node.notes:
-            say(f"    {line}")
+            tell(f"    {line}")
 
 
 def _paths(files: Collection[HostKeys]) -> str | list[str]:

@@ -13,7 +13,7 @@ from gpuprov.cli.catalog_update import command as update
 from gpuprov.cli.common import completion
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 BROWSE = "TABLE"
@@ -77,5 +77,5 @@ def browse(table: str, name: str | None, catalog_dirs: tuple[Path, ...], output:
         print_json(document)
     else:
         for line in lines:
-            say(line)
+            tell(line)
     return Exit.OK

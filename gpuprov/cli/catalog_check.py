@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def command(
         options.print_json({"schema": SCHEMA, "catalog": said, "stale": [each.to_json() for each in found]})
     else:
         for each in found:
-            say(each.text + (f": {each.do}" if each.do else ""))
+            tell(each.text + (f": {each.do}" if each.do else ""))
         options.note(
             f"catalog {release}, as of {catalog.as_of}: {f'{len(found)} stale' if found else 'current'}"
         )

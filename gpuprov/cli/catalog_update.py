@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit
 
 
@@ -32,10 +32,10 @@ def command(source: str | None, stated: str | None, key: Path | None) -> Exit:
     done = update(source, stated=stated, key=key)
     options.note(f"from {done.place}, signed by {done.key}")
     if current().sha256 == done.release.sha256 != done.before.sha256:
-        say(f"catalog {done.before.version} → {done.release}")
+        tell(f"catalog {done.before.version} → {done.release}")
         options.note("locked fleets keep their catalog until: gpuprov lock --upgrade")
     elif done.release.sha256 == done.before.sha256:
-        say(f"catalog {done.release} is already installed")
+        tell(f"catalog {done.release} is already installed")
     else:
-        say(f"catalog {done.release} is installed for locks that pin it; {current()} is still the newest")
+        tell(f"catalog {done.release} is installed for locks that pin it; {current()} is still the newest")
     return Exit.OK

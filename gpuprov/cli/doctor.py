@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import show, tell
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @options.identity_option
 @options.known_hosts_option
 @options.password_option
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "html"]), default="table", show_default=True
-)
+@options.output_option
 @click.option("--html", type=FILE, help="also write an HTML page to this file")
 @click.option("--junit", type=FILE, help="also write JUnit XML to this file")
 @click.option(
@@ -157,7 +155,7 @@ def _bundle(path: Path, seen: Examination, *, whole: bool, yes: bool) -> int:
         options.note(line)
     options.ask(f"write this to {path}", yes=yes)
     pack(path, bundle)
-    say(f"{path} written; LEFT-OUT.txt in it lists what was left out")
+    tell(f"{path} written; LEFT-OUT.txt in it lists what was left out")
     return Exit.OK
 
 
@@ -273,18 +271,16 @@ def _keep(answer: dict[str, object], path: Path | None) -> None:
 
 
 def _print(found: list[Diagnosis], output: str, *, brief: bool) -> None:
-    """Print the diagnoses on stdout as JSON, as an HTML page or as lines."""
+    """Print the diagnoses on stdout as JSON or as lines."""
     if output == "json":
         from gpuprov.doctor.judge import document
 
         options.print_json(document(found))
-    elif output == "html":
-        show(_page(found))
     else:
         from gpuprov.report.doctor import doctor_lines
 
         for line in doctor_lines(found, brief=brief):
-            say(line)
+            tell(line)
 
 
 def _page(found: list[Diagnosis]) -> str:

@@ -156,7 +156,7 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
         for line in (*held_lines(found), *filter(None, [see_doctor(found)])):
             options.note(line)
         if before and not found:
-            say(f"nothing new since {before.id}")
+            tell(f"nothing new since {before.id}")
         print_notes(run.notes)
     return exit_code(found)
 
@@ -185,6 +185,6 @@ def _watch(look: Callable[[], Run], seconds: float, output: str, reports: Report
                 say(json_text(document, indent=None))
             else:
                 for line in change_lines(changed) if before else drift_lines(run.nodes):
-                    say(f"{run.at[11:19]}  {line}")
+                    tell(f"{run.at[11:19]}  {line}")
         before = run
         time.sleep(max(0.0, seconds - (time.monotonic() - begun)))

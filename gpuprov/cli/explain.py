@@ -9,7 +9,7 @@ import click
 
 from gpuprov.cli.common.options import lock_option, output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
-from gpuprov.cli.common.terminal import show
+from gpuprov.cli.common.terminal import tell_lines
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(
     else:
         from gpuprov.report.resolution import describe_explanation
 
-        show("\n".join(describe_explanation(explanation)))
+        tell_lines("\n".join(describe_explanation(explanation)))
     return Exit.REFUSED if explanation.answer.verdict == "refused" else Exit.OK
 
 
@@ -100,7 +100,7 @@ def _locked(
         print_json({"schema": SCHEMA, "groups": explained})
         return Exit.OK
     texts = ["\n".join(describe_locked(group, name, locked, other)) for group, locked, other in results]
-    show("\n\n".join(texts))
+    tell_lines("\n\n".join(texts))
     return Exit.OK
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import say, waiting
+from gpuprov.cli.common.terminal import tell, waiting
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def command(
         if isinstance(result, GpuprovError):
             raise result
         for line in result:
-            say(line)
+            tell(line)
     return Exit.OK
 
 
@@ -98,7 +98,7 @@ def _show_capture(name: str, output: str) -> int:
         options.print_json(smi_document(smi))
     else:
         for line in describe_smi(replace(smi, error=None)):
-            say(line)
+            tell(line)
     if smi.error is None:
         return Exit.OK
     options.note(f"gpuprov: {name}: {smi.error}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import show, tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _journal(name: str, output: str) -> Exit:
     else:
         lines = journal_lines(header(entries), entries)
     for line in lines:
-        say(line)
+        tell(line)
     return Exit.OK
 
 
@@ -154,7 +154,7 @@ def _of_node(history: History, node: str, last: int, output: str) -> Exit:
     for line, seen in result:
         lines = drift_lines([seen]) if before is None else change_lines(changes([before], [seen]))
         for text in lines:
-            say(f"{line.at}  {line.id}  {text}")
+            tell(f"{line.at}  {line.id}  {text}")
         before = seen
     return Exit.OK
 
@@ -178,7 +178,7 @@ def _worst(since: str | None, last: int, output: str) -> Exit:
         options.print_json(worst_document(found, moment))
         return Exit.OK
     for line in worst_lines(found) if found else ["no machine has failed"]:
-        say(line)
+        tell(line)
     return Exit.OK
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import say, show, tell
 from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.cli.inventory_export import command as export
 from gpuprov.errors import Exit, InvalidInput
@@ -171,7 +171,7 @@ def profiles(output: str) -> int:
     else:
         width = max(map(len, found))
         for name, each in found.items():
-            say(f"{name:<{width}}  {each.description}")
+            tell(f"{name:<{width}}  {each.description}")
     return Exit.OK
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import say, waiting
+from gpuprov.cli.common.terminal import tell, waiting
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
 
 
@@ -39,7 +39,7 @@ def command(
     locked too), podman, container_toolkit, dcgm. -v also shows changed packages and reasons.
     """
     from gpuprov.locking.build import build_lock
-    from gpuprov.locking.changes import brief, changes, unmoved
+    from gpuprov.locking.changes import brief, changes, taken_out, unmoved
     from gpuprov.model.components import MOVABLE
     from gpuprov.model.lock import lock_beside, read_lock, render_lock, write_lock
 
@@ -61,12 +61,12 @@ def command(
         current = previous is not None and render_lock(previous) == render_lock(lock)
         options.note(f"{path} is current" if current else f"{path} is stale: run `gpuprov lock`")
         for line in moved:
-            say(line)
+            tell(line)
         return Exit.OK if current else Exit.DRIFT
     write_lock(lock, path)
     for line in moved:
-        say(line)
-    for line in unmoved(previous, lock, named):
+        tell(line)
+    for line in (*unmoved(previous, lock, named), *taken_out(previous, lock)):
         options.note(line)
     then = "plan" if path == lock_beside(fleet) else f"upgrade --to {path} --plan"
     options.note(f"{path} written; review it, commit it, then: gpuprov {then}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.cli.nccl_derive import derive
 from gpuprov.errors import Exit, InvalidInput
 
@@ -177,9 +177,9 @@ def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
     }
     for label, value in rows.items():
         if value:
-            say(f"{label:<14} {value}")
+            tell(f"{label:<14} {value}")
     for finding in verdict:
-        say(f"{finding.level:<4}  {finding.text}")
+        tell(f"{finding.level:<4}  {finding.text}")
 
 
 def _counts(transports: dict[str, int]) -> str:
@@ -189,20 +189,20 @@ def _counts(transports: dict[str, int]) -> str:
 
 def _print_runs(gpus: int, runs: list[dict[str, Any]]) -> None:
     """Print a table of the measured variants, then estimates and findings; bandwidths are in GB/s."""
-    say(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
-    say(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
+    tell(f"all-reduce over {gpus} GPUs with {runs[0]['tool']}; bus bandwidth in GB/s")
+    tell(f"{'variant':<9}{'peak':>8}{'limit':>8}{'share':>7}  paths")
     for row in runs:
         measured = row["bus_bandwidth"]
         peak = f"{measured['peak']:.1f}" if measured else "none"
         limit = f"{row['limit']['gbs']:.1f}" if row["limit"] else "-"
         share = f"{row['share']:.0%}" if row["share"] is not None else "-"
         paths = _counts({**row["transports"]["intra"], **row["transports"]["inter"]})
-        say(f"{row['variant']:<9}{peak:>8}{limit:>8}{share:>7}  {paths}")
+        tell(f"{row['variant']:<9}{peak:>8}{limit:>8}{share:>7}  {paths}")
     for row in runs:
         if model := row["estimate"]:
             rough, ring = f"{model['seconds']:.3f} s", f"{model['seconds_ring']:.3f} s"
             text = f"{rough} by parameters * 4 bytes / bandwidth, {ring} in a ring of {gpus}"
-            say(f"{row['variant']}: {model['parameters']:g} parameters: {text}")
+            tell(f"{row['variant']}: {model['parameters']:g} parameters: {text}")
     for row in runs:
         for finding in row["verdict"]:
-            say(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")
+            tell(f"{finding['level']:<4}  {row['variant']}: {finding['text']}")

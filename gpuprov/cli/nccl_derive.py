@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, worst
 
 if TYPE_CHECKING:
@@ -158,14 +158,14 @@ def _show(
         options.print_json({"schema": SCHEMA, "nodes": rows, "group": group, "failed": errors})
         return
     for host, derived in nodes.items():
-        say(f"{host}:")
+        tell(f"{host}:")
         for name, decision in derived.variables.items():
-            say(f"  {name}={decision.value}  # {decision.reason}")
+            tell(f"  {name}={decision.value}  # {decision.reason}")
         for device, why in derived.excluded.items():
-            say(f"  not {device}: {why}")
+            tell(f"  not {device}: {why}")
         for finding in derived.findings:
-            say(f"  {finding.level:<4}  {finding.text}")
+            tell(f"  {finding.level:<4}  {finding.text}")
     for finding in odd:
-        say(f"{finding.level:<4}  {finding.text}")
+        tell(f"{finding.level:<4}  {finding.text}")
     for host, error in failed.items():
         options.note(f"{host}: {error}")

@@ -10,7 +10,7 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.cli.common.security import print_notes
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFile
         options.note(f"{', '.join(map(str, reports.paths))} written from {kept.id}")
     else:
         for line in [*_health(kept), *drift_lines(kept.nodes)]:
-            say(line)
+            tell(line)
         print_notes(kept.notes)
     return Exit.OK
 
@@ -94,5 +94,5 @@ def _criteria(name: str, lock_path: Path, output: str) -> Exit:
         options.print_json(criteria_document(stated.title, found, len(nodes)))
     else:
         for line in criteria_lines(stated.title, found):
-            say(line)
+            tell(line)
     return Exit.FAILED if any(each.result == "fail" for each in found) else Exit.OK

@@ -11,7 +11,7 @@ import click
 
 from gpuprov.cli.common.options import output_option, print_json
 from gpuprov.cli.common.request_options import catalog_option, read_catalog, read_request, request_options
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import say, tell_lines
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.untrusted import json_text
 from gpuprov.untrusted.parsing import read_json
@@ -56,9 +56,9 @@ def command(
     else:
         from gpuprov.report.resolution import describe, sources
 
-        show("\n".join(describe(answer)))
+        tell_lines("\n".join(describe(answer)))
         if show_sources:
-            show("\nsources\n" + "\n".join(f"  - {line}" for line in sources(answer)))
+            tell_lines("\nsources\n" + "\n".join(f"  - {line}" for line in sources(answer)))
     return Exit.REFUSED if answer.verdict == "refused" else Exit.OK
 
 

@@ -17,7 +17,7 @@ import click
 
 from gpuprov.cli.common import options
 from gpuprov.cli.common.security import notes_about, print_notes
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import say, tell
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.untrusted import json_text
 
@@ -183,10 +183,10 @@ def _say(
     elif view.only_odd:
         for cells, stands in status_rows(found, folded=view.folded):
             if stands:
-                say(stamp + "  ".join(filter(None, cells)))
+                tell(stamp + "  ".join(filter(None, cells)))
     else:
         for line in status_lines(found, folded=view.folded):
-            say(stamp + line)
+            tell(stamp + line)
     if output != "json":
         print_notes(notes)
 

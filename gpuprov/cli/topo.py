@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say, show
+from gpuprov.cli.common.terminal import show, tell
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.topology import Topology, driver_error, parse_topology
@@ -141,9 +141,9 @@ def _print_table(topology: Topology, verdict: list[dict[str, str]]) -> None:
     options.print_table([["", *names, "CPUs", "NUMA"], *(_row(topology, name, names) for name in names)])
     for nic in topology.nics:
         if nic.device != nic.name:
-            say(f"{nic.name}: {nic.device}")
+            tell(f"{nic.name}: {nic.device}")
     for finding in verdict:
-        say(f"{finding['level']:<4}  {finding['text']}")
+        tell(f"{finding['level']:<4}  {finding['text']}")
 
 
 def _row(topology: Topology, name: str, names: list[str]) -> list[str]:

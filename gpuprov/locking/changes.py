@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpuprov.model.components import MOVABLE
 from gpuprov.model.lock import Lock
 from gpuprov.untrusted.openpgp import fingerprints
 
@@ -68,6 +69,21 @@ def unmoved(old: Lock | None, new: Lock, named: Iterable[str]) -> list[str]:
             " newer; if fleet.yml states a version, change it there first"
             for kind, each in group.components.each()
             if kind in asked and kind in before and before[kind].version == each.version
+        ]
+    return found
+
+
+def taken_out(old: Lock | None, new: Lock) -> list[str]:
+    """Return a line for each component of a group's old lock that the new one neither has nor excludes."""
+    found = []
+    for name, group in new.groups.items() if old else ():
+        before = dict(old.groups[name].components.each()) if old and name in old.groups else {}
+        now = {*dict(group.components.each()), *group.components.absent}
+        found += [
+            f"{name}: {kind} is not stated any more: nodes keep it, and drift does not judge it; to remove"
+            f" it, state `stack: {{{kind}: none}}` (or once: gpuprov apply --full)"
+            for kind in before
+            if kind not in now and kind in MOVABLE
         ]
     return found
 

@@ -127,7 +127,12 @@ def other_versions(explanation: Explanation, title: str) -> Iterator[str]:
     for older in explanation.older:
         note = f" ({older.note})" if older.note else ""
         need = f": {older.needs[0].rule}: {older.needs[0].text}" if older.needs else ""
-        yield from wrap(f"  - {older.value}{note}, {older.verdict}{need}", _width(), subsequent_indent="    ")
+        yield from wrap(
+            f"  - {older.value}{note}, {older.verdict}{need}",
+            _width(),
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
 
 
 def describe_locked(group: str, title: str, locked: Component, other: Explanation | None) -> Iterator[str]:
@@ -136,6 +141,8 @@ def describe_locked(group: str, title: str, locked: Component, other: Explanatio
     """
     yield f"{group}: {title} {locked.version}"
     for word, text in (("because", locked.reason), ("source", locked.source)):
-        yield from wrap(f"{word}: {text}", _width(), initial_indent="  ", subsequent_indent="    ")
+        yield from wrap(
+            f"{word}: {text}", _width(), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
     if other:
         yield from other_versions(other, title)

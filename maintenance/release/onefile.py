@@ -47,6 +47,8 @@ SAID = 65536
 """Size in bytes of the end of pip's standard error that is read."""
 TRIES = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "30"}
 """Settings of pip unless the operator states others: without an index pip would try for minutes."""
+STARTED = "GPUPROV_PYZ_STARTED"
+"""Variable of a process that was started with another Python, so that this is tried once."""
 FAILED, REFUSED, INTERRUPTED = 1, 5, 130
 """Exit codes, as gpuprov's."""
 SYSTEM = str(sysconfig.get_config_var("SOABI"))
@@ -86,22 +88,33 @@ def main() -> int:
 
 
 def check_python(known: "list[list[int]]") -> None:
-    """Check that this Python can run gpuprov.
+    """Check that this Python can run gpuprov; otherwise start this file again with one in PATH that can.
+
+    RHEL 9's `python3` is 3.9.
 
     Args:
         known: major and minor number of each that can, the oldest first.
 
     Raises:
-        Stop: it is too old or too new.
+        Stop: this Python is too old or too new, and there is no other.
+        OSError: the other one cannot be started.
     """
-    if list(sys.version_info[:2]) not in known:
-        oldest, newest = (".".join(map(str, each)) for each in (known[0], known[-1]))
-        raise Stop(
-            REFUSED,
-            f"this is Python {sys.version_info[0]}.{sys.version_info[1]} ({sys.executable})",
-            f"Python {oldest} to {newest}",
-            f"type for example: python{oldest} {sys.argv[0]}",
-        )
+    if list(sys.version_info[:2]) in known:
+        os.environ.pop(STARTED, None)
+        return
+    oldest, newest = (".".join(map(str, each)) for each in (known[0], known[-1]))
+    if STARTED not in os.environ:
+        os.environ[STARTED] = "1"
+        for major, minor in reversed(known):
+            other = shutil.which(f"python{major}.{minor}")
+            if other:
+                os.execv(other, [other, *sys.argv])  # noqa: S606
+    raise Stop(
+        REFUSED,
+        f"this is Python {sys.version_info[0]}.{sys.version_info[1]} ({sys.executable})",
+        f"Python {oldest} to {newest}",
+        "install one; RHEL 9: dnf install python3.12",
+    )
 
 
 def environment(archive: Path, about: "dict[str, Any]") -> Path:

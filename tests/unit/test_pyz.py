@@ -196,11 +196,28 @@ def test_pip_has_limits_of_memory_and_of_a_file(tmp_path: Path) -> None:
     assert installing(tmp_path, 'echo "ERROR: $(ulimit -v) $(ulimit -f)" >&2; exit 1') == "4194304 524288"
 
 
-def test_another_python_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(onefile.Stop, match=r"this is Python 3\.\d+ .*; expected Python 3\.6 to 3\.7; type"):
+def test_another_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(onefile.STARTED, "1")
+    with pytest.raises(
+        onefile.Stop, match=r"this is Python 3\.\d+ .*; expected Python 3\.6 to 3\.7; install"
+    ):
         onefile.check_python([[3, 6], [3, 7]])
     onefile.check_python([list(each) for each in pythons()])
     ast.parse(Path(onefile.__file__).read_text(), feature_version=(3, 6))
+
+
+def test_another_python_in_path_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setenv(onefile.STARTED, "")
+    monkeypatch.delenv(onefile.STARTED)
+    monkeypatch.setattr(onefile.os, "execv", lambda path, words: started.append((path, words)))
+    monkeypatch.setattr(onefile.shutil, "which", {"python3.6": "/opt/python3.6"}.get)
+    for _ in range(2):
+        with pytest.raises(onefile.Stop):
+            onefile.check_python([[3, 6], [3, 7]])
+    assert started == [("/opt/python3.6", ["/opt/python3.6", *sys.argv])]
+    onefile.check_python([list(each) for each in pythons()])
+    assert onefile.STARTED not in os.environ
 
 
 def test_the_lock_of_the_release_is_read_whole() -> None:

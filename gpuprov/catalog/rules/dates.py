@@ -19,7 +19,7 @@ OF_RHEL = re.compile(r"\.el[0-9]+(?:_[0-9]+)?(?:\.|\Z)", re.ASCII)
 UPSTREAM = 3
 """Numbers of an upstream version before RHEL's build: 5.14.0."""
 TWO = 2
-"""Numbers of a driver that is no release next to its branch's main line: 550.100."""
+"""Numbers of a release on the main line of its branch, such as 550.100; 550.90.12 and others have three."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ import click
 from gpuprov import __version__
 from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.logs import failed, kept, with_verbosity
-from gpuprov.cli.common.terminal import Declined, show
+from gpuprov.cli.common.terminal import Declined, fitted, show
 from gpuprov.cli.common.verbs import ADDED, VERBS, overview
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, did_you_mean
 
@@ -64,7 +65,7 @@ class VerbGroup(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview that `gpuprov --help` prints."""
-        formatter.write(overview(summaries()))
+        formatter.write(fitted(overview(summaries()), sys.stdout))
 
 
 def _added(verb: str) -> object:
@@ -153,7 +154,9 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(file=text)
+        show(text.getvalue().removesuffix("\n"), err=True)
         return Exit.USAGE
     except Declined as no:
         show(f"gpuprov: you answered no to: {no}", err=True)

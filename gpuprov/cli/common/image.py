@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def apply_image(
         options.print_json(image_document(run.id, image, verdict, waiting))
     else:
         for line in image_lines(image, verdict, waiting):
-            say(line)
+            tell(line)
     _say_failures(verdict)
     options.note(f"logs of this run: {run.folder}")
     return image_exit(image, verdict)
@@ -99,7 +99,7 @@ def verify_image(chosen: options.Chosen, output: str, *, verbose: int) -> Exit:
         options.print_json({**verdict.document(), "not_judged": waiting})
     else:
         for line in [*recap(verdict, details=verbose > 0).splitlines(), *waiting_lines(waiting)]:
-            say(line)
+            tell(line)
     return verdict.exit_code
 
 

@@ -25,8 +25,20 @@ if TYPE_CHECKING:
     from gpuprov.ssh.dispatch import Crew, Dispatch
     from gpuprov.ssh.transport import Target
 
+
+class Form(click.Choice[str]):
+    """The values of --output; a verb that writes a page has its own option for it."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the value, or fail with a hint at the page's option."""
+        pages = ctx is not None and any("--html" in each.opts for each in ctx.command.params)
+        if value == "html" and pages:
+            self.fail("'html' is no value of -o; an HTML page: --html FILE", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "-o", "--output", type=Form(["table", "json"]), default="table", show_default=True
 )
 
 

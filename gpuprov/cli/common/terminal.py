@@ -23,6 +23,23 @@ COLOURS = (
     (re.compile(r"\b(REFUSED|refused|unreachable|degraded|warning|reboot needed)\b"), "yellow"),
 )
 """Patterns of important words, and their colours."""
+PROGRAMS = (
+    *("gpuprov", "sudo", "ssh", "ssh-keygen", "ssh-keyscan", "gpg", "apt", "apt-get", "dnf", "dpkg", "pip"),
+    *("systemctl", "journalctl", "nvidia-smi", "modprobe", "echo", "printf", "python3", "docker", "podman"),
+    *("kubectl", "scontrol", "ansible-galaxy", "ansible-playbook", "export", "ps", "df", "cat"),
+)
+"""Programs whose command lines are not folded: a line break would make two commands of a copied one."""
+_WORD = r"(?: [a-z]+(?:-[a-z]+)*(?=[,;.)]*(?:\s|$)))"
+_ARGUMENT = r"(?: [^\s(]*[-/@=\[\]{}<>&|\\\d_A-Z'\"$*%.][^\s]*(?<![,;:)]))"
+_LINE = rf"(?:{'|'.join(map(re.escape, PROGRAMS))})\b{_WORD}{{0,3}}(?:{_ARGUMENT}{_WORD}{{0,3}})*"
+COMMAND = re.compile(rf"`[^`]+`|(?<![\w./-]){_LINE}")
+"""Text in backquotes, or a program with its arguments; three words in lower case end them."""
+GLUE = "\0"
+"""Replaces blanks that are not folded; output has no other control characters."""
+LONGEST = 2000
+"""Length in characters of a line in which commands are looked for; the pattern's time grows by its square."""
+LABELS = 24
+"""Columns within which two blanks end a label; further lines begin below the text after it."""
 SLOW_S = 0.5
 
 
@@ -49,34 +66,52 @@ def show(text: str, *, err: bool = False) -> None:
     Lines on a terminal's stderr are folded between words.
     """
     text = printable(text)
-    if err and sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns
-        text = "\n".join(part for line in text.split("\n") for part in folded(line, width))
+    if err:
+        text = fitted(text, sys.stderr)
     if not (err and print_above(text)):
         click.echo(text, err=err, nl=not text.endswith("\n"))
+
+
+def tell_lines(text: str) -> None:
+    """Write the lines of a result to stdout, each as `tell` does."""
+    for line in text.split("\n"):
+        tell(line)
 
 
 def tell(line: str) -> None:
     """Write a line of the result to stdout, on a terminal in colour and folded between words; control
     characters are escaped.
     """
-    line = on_one_line(line)
-    parts = folded(line, shutil.get_terminal_size().columns) if sys.stdout.isatty() else [line]
-    for part in parts:
+    for part in fitted(on_one_line(line), sys.stdout).split("\n"):
         click.echo(coloured(part) if colourful(sys.stdout) else part)
 
 
-def folded(line: str, width: int) -> list[str]:
-    """Return a line as lines of at most `width` characters, except words that are longer.
+def fitted(text: str, stream: TextIO) -> str:
+    """Return lines for a stream: folded to the width of a terminal, otherwise unchanged."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in folded(line, width))
 
-    The others are indented four characters more than the first, at most by half of the width: a text of a
-    node can begin with any number of blanks.
+
+def folded(line: str, width: int) -> list[str]:
+    """Return a line as lines of at most `width` characters, except commands and words that are longer: the
+    terminal wraps these, and they are copied as one line.
+
+    The others are indented by at most half of the width: a text of a node can begin with any number of blanks.
     """
-    indent = " " * min(len(line) - len(line.lstrip()) + 4, width // 2)
+    if len(line) <= width:
+        return [line]
+    label = re.match(r" *\S.*  (?=\S)", line[: LABELS + 1])
+    begun = label.end() if label else len(line) - len(line.lstrip())
+    indent = min(begun if label else begun + 4, width // 2)
     fold = textwrap.TextWrapper(
-        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
-    return [line] if len(line) <= width else fold.wrap(line)
+    line = line[:begun].replace(" ", GLUE) + line[begun:]
+    if len(line) <= LONGEST:
+        line = COMMAND.sub(lambda found: found[0].replace(" ", GLUE), line)
+    return [part.replace(GLUE, " ") for part in fold.wrap(line)]
 
 
 def give(data: bytes) -> None:

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from gpuprov.cli.common import options
-from gpuprov.cli.common.terminal import say
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -133,6 +133,6 @@ def print_result(
         options.print_json(document)
     else:
         for line in lines:
-            say(line)
+            tell(line)
     options.note(f"logs of this run: {folder}")
     return code

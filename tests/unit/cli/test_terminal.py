@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import re
 import stat
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,9 +17,12 @@ from gpuprov.cli.common import completion, terminal
 from gpuprov.cli.common.group import gpuprov, run
 from gpuprov.cli.common.logs import KEPT
 from gpuprov.cli.common.verbs import VERBS
+from gpuprov.doctor.judge import diagnose
 from gpuprov.model.lock import read_lock, write_lock
 from maintenance.manual import manual
 from tests import RECORDED_LOCK, ROOT
+from tests.unit.doctor.faults import FAULTS
+from tests.unit.doctor.machines import as_examined, bare_metal
 
 FLEET = "groups:\n  train: {profile: hgx-h100-8, hosts: 'gpu[01-03]', os: ubuntu24.04}\n"
 
@@ -189,3 +194,56 @@ def test_the_manual_is_the_one_that_is_shipped_and_has_every_verb() -> None:
     assert (ROOT / "docs/gpuprov.1").read_text(encoding="utf-8") == text, "run: scripts/docs manual"
     for verb in VERBS:
         assert re.search(rf"^\.B gpuprov {verb}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_command_is_not_folded(width: int) -> None:
+    lines = [line for each in mends() for line in each if line.startswith(("sudo ", "echo "))]
+    commands = {re.split("   |, |; ", line)[0] for line in lines}
+    assert len(commands) > 40
+    for command in commands:
+        mend = f"{' ' * 12}mend    {command}   (before the next job on the node, as it says)"
+        assert any(command in row for row in terminal.folded(mend, width)), command
+    text = "gpuprov: this cannot be done while the node is in use; run "
+    line = "gpuprov upgrade --to fleet.lock.yml --limit gpu[01-64] --plan"
+    for each in (f"{text}{line}, then wait", f"{text}`{line}`, then wait", f"{text}{line}"):
+        assert any(line in row for row in terminal.folded(each, width))
+
+
+def mends() -> Iterator[tuple[str, ...]]:
+    """Yield the commands of each fault that the doctor's rules find in machines with one fault."""
+    for change, *_ in FAULTS.values():
+        machine = bare_metal()
+        with suppress(KeyError, IndexError, TypeError, ValueError):  # faults of other machines
+            change(machine)
+            yield from (fault.mend for fault in diagnose(as_examined(machine), "gpu01").faults)
+
+
+def test_text_below_a_label_begins_below_it() -> None:
+    line = "            seen    " + "word " * 30
+    assert {row[:20].strip() for row in terminal.folded(line, 80)} == {"seen", ""}
+    assert all(row[20] == "w" for row in terminal.folded(line, 80))
+    assert terminal.folded(" " * 20 + "sudo " + "x" * 90, 80) == [" " * 20 + "sudo " + "x" * 90]
+
+
+def test_a_hostile_line_is_folded_in_time() -> None:
+    begun = time.monotonic()
+    for line in (
+        "sudo " + "a-" * 50_000,
+        "sudo a " * 20_000,
+        "`" * 100_000,
+        " " * 100_000 + "x",
+        "gpuprov -" * 200,
+    ):
+        terminal.folded(line, 80)
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("words", [["drift", "-o", "html"], ["doctor", "--local", "-o", "html"]])
+def test_a_page_is_named_where_another_form_is_asked(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert "an HTML page: --html FILE" in capsys.readouterr().err
+    assert run(["plan", "-o", "html"]) == 2
+    assert "'html' is not one of 'table', 'json'" in capsys.readouterr().err
