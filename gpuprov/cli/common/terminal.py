@@ -98,7 +98,7 @@ def folded(line: str, width: int) -> list[str]:
     """Return a line as lines of at most `width` characters, except commands and words that are longer: the
     terminal wraps these, and they are copied as one line.
 
-    The others are indented by at most half of the width: a text of a node can begin with any number of blanks.
+    The others are indented by at most half of the width: a node's text can begin with any number of blanks.
     """
     if len(line) <= width:
         return [line]
@@ -108,7 +108,8 @@ def folded(line: str, width: int) -> list[str]:
     fold = textwrap.TextWrapper(
         width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
-    line = line[:begun].replace(" ", GLUE) + line[begun:]
+    if begun <= indent:
+        line = line[:begun].replace(" ", GLUE) + line[begun:]
     if len(line) <= LONGEST:
         line = COMMAND.sub(lambda found: found[0].replace(" ", GLUE), line)
     return [part.replace(GLUE, " ") for part in fold.wrap(line)]
