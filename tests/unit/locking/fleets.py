@@ -109,7 +109,7 @@ PACKAGES: dict[str, dict[str, dict[str, str]]] = {
     },
     "d13-h200": {
         "cuda": {"cuda-toolkit-13-2": "13.2.2-1"},
-        "nccl": dict.fromkeys(("libnccl2", "libnccl-dev"), "2.29.7-1+cuda13.2"),
+        "nccl": dict.fromkeys(("libnccl2", "libnccl-dev"), "2.30.4-1+cuda13.2"),
     },
     "d13-a100": {
         "container_toolkit": dict.fromkeys(
