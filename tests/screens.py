@@ -157,9 +157,7 @@ def gpuprov_lines(lines: Sequence[str], folders: Mapping[int, Path]) -> list[tup
         text=True,
         check=True,
     )
-    return [
-        (line, Screen(code, text.encode(), width)) for line, width, code, text in json.loads(done.stdout)
-    ]
+    return [(line, Screen(code, text.encode(), width)) for line, width, code, text in json.loads(done.stdout)]
 
 
 def main() -> None:
