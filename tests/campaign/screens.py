@@ -27,12 +27,14 @@ class Line:
     Attributes:
         keys: what is typed, each after a number of seconds since the last.
         whole: whether it draws on the whole screen.
+        document: whether lines of files are part of its output, which are not folded.
         code: exit code; None for any.
     """
 
     text: str
     keys: tuple[tuple[float, str], ...] = ()
     whole: bool = False
+    document: bool = False
     code: int | None = 0
 
 
@@ -42,12 +44,12 @@ LINES = (
     Line("validate"),
     Line("lock"),
     Line("plan", code=3),
-    Line("apply --check --diff", code=None),
+    Line("apply --check --diff", document=True),
     Line("apply --reboot", keys=((8, "n\n"),), code=130),
     Line("apply --reboot --yes"),
     Line("verify"),
     Line("drift"),
-    Line("lab ssh --name {lab} node1 'nvidia-smi -ac 1593,1395'", code=None),
+    Line("lab ssh --name {lab} node1 'nvidia-smi -pm 0'", document=True, code=None),
     Line("drift", code=None),
     Line("plan", code=None),
     Line("apply --yes"),
@@ -114,7 +116,11 @@ def recorded(folder: Path, width: int) -> int:
 
 def complaints(line: Line, screen: Screen) -> list[str]:
     """Return what is wrong with a recording."""
-    seen = [f"too wide: {each}" for each in screen.too_wide()] if line.whole else screen.complaints()
+    seen = (
+        [f"too wide: {each}" for each in screen.too_wide()]
+        if line.whole
+        else screen.complaints(document=line.document)
+    )
     unexpected = line.code is not None and screen.code != line.code
     return [*seen, *([f"exit code {screen.code}, not {line.code}"] if unexpected else [])]
 

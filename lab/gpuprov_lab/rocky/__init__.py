@@ -111,7 +111,6 @@ KERNELS = ("kernel", "kernel-core", "kernel-modules", "kernel-modules-core", "ke
 OFFERED = (
     *("gcc-c++", "elfutils-libelf-devel", "kernel-headers", "opencl-filesystem", "ocl-icd", "iptables"),
     *("container-selinux", "sysstat", "perf", "nvme-cli", "xfsprogs", "e2fsprogs", "nfs-utils"),
-    "python3.11",
 )
 
 
