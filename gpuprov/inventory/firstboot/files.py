@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tokenize
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -22,6 +23,8 @@ LOCK = "/etc/gpuprov/fleet.lock.yml"
 FLEET = Path("/etc/gpuprov/fleet.yml")
 """Path that the fleet of that lock would have; the machine's store of modules is named after it."""
 ORDER = "/etc/gpuprov/first-boot.json"
+FOR_TYPES = re.compile(r"^TYPE_CHECKING = False\nif TYPE_CHECKING:\n(?: .*\n)+", re.MULTILINE)
+"""The block of a module that its type annotations need, which are strings."""
 PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
 URLS = "/usr/local/lib/gpuprov/urls.py"
 """A module that the program imports from its own folder."""
@@ -131,14 +134,14 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
 
 
 def _program(package: str, path: str) -> str:
-    """Return a module without docstrings and comments: user-data is small."""
+    """Return a module without docstrings, comments and what type checkers alone read: user-data is small."""
     text = without_docs((files(package) / path).read_text("utf-8"))
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
+    return FOR_TYPES.sub("", "".join(f"{line.rstrip()}\n" for line in lines if line.strip()))
 
 
 def _order(lock: Lock, text: str, wishes: Wishes) -> str:

@@ -9,7 +9,6 @@ import errno
 import hashlib
 import http.client
 import io
-import itertools
 import json
 import os
 import re
@@ -645,9 +644,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
     folder = opened_folder(str(path.parent))
     half = f".gpuprov-new-{os.urandom(8).hex()}"
     try:
-        for left in left_over(folder):
-            with suppress(OSError):  # a folder of that name, or already removed
-                os.unlink(left, dir_fd=folder)
+        remove_left_over(folder)
         handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -663,13 +660,17 @@ def write(path: Path, text: str, mode: int = 0o600) -> None:
         os.close(folder)
 
 
-def left_over(folder: int) -> "list[str]":
-    """Return the names of temporary files of starts that were killed, among the first `ENTRIES_AT_MOST`
-    entries of an open folder: other users can create millions.
+def remove_left_over(folder: int) -> None:
+    """Remove temporary files of starts that were killed, among the first `ENTRIES_AT_MOST` entries of an open
+    folder: other users can create millions.
     """
     with os.scandir(f"/proc/self/fd/{folder}") as entries:  # Python 3.6 takes no descriptor
-        names = [entry.name for entry in itertools.islice(entries, ENTRIES_AT_MOST)]
-    return [name for name in names if name.startswith(".gpuprov-new-")]
+        for number, entry in enumerate(entries):
+            if number == ENTRIES_AT_MOST:
+                break
+            if entry.name.startswith(".gpuprov-new-"):
+                with suppress(OSError):  # a folder of that name, or already removed
+                    os.unlink(entry.name, dir_fd=folder)
 
 
 def opened_folder(path: str) -> int:
