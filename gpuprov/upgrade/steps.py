@@ -78,7 +78,7 @@ def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Reboot the nodes that need it, all in parallel, because they are out of service."""
     plans = [NodePlan(name, (), reboot=True, because=(), beyond=()) for name in names]
     lock = rebooting(context.lock, together=len(names))
-    return _wrong(converge(context.toward(lock, folder), plans), names)
+    return _wrong(converge(context.toward(lock, folder), plans), names, lock)
 
 
 def verify(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
@@ -148,14 +148,14 @@ def _roles(context: UpgradeContext, lock: Lock, names: list[str], folder: Path) 
     lost |= {node.name: node.reason for node in found if node.reason is not None}
     plans = [plan_node(node) for node in found if node.reason is None]
     result = converge(context.toward(lock, folder), plans)
-    return lost | _wrong(result, [plan.name for plan in plans if not plan.empty])
+    return lost | _wrong(result, [plan.name for plan in plans if not plan.empty], lock)
 
 
-def _wrong(result: Convergence, names: Collection[str]) -> Failures:
-    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards, or whose
-    reboot did not end the drift.
+def _wrong(result: Convergence, names: Collection[str], lock: Lock) -> Failures:
+    """Return why roles or reboots failed, including nodes that were lost or not surveyed afterwards, not
+    rebooted although the lock allows it, or whose reboot did not end the drift.
     """
-    failed = {}
+    failed, hosts = {}, lock.hosts()
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
         if outcome is not None and not outcome.ok:
@@ -165,7 +165,7 @@ def _wrong(result: Convergence, names: Collection[str]) -> Failures:
             failed[name] = UNSEEN
         elif seen.reason is not None:
             failed[name] = seen.reason
-        elif name in result.reboot_needed:
+        elif name in result.reboot_needed and hosts[name].reboot.allowed:
             failed[name] = "it needs a reboot and was not rebooted"
         elif name in result.rebooted and any(each.reboot for each in seen.drift):
             wrong = ", ".join(difference(each) for each in seen.drift if each.reboot)

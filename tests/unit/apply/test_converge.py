@@ -19,6 +19,7 @@ from gpuprov.errors import Exit
 from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov.report.recap import conclusion
+from gpuprov.upgrade.context import rebooting
 from gpuprov.upgrade.steps import _wrong
 from tests import RECORDED_LOCK, ROOT
 
@@ -102,7 +103,9 @@ def test_nodes_after_a_failed_reboot_are_not_counted_as_rebooted(tmp_path: Path)
     assert (result.failed, result.rebooted, result.reboot_needed) == (["n1"], [], ["n2"])
     assert narrated == ["not rebooted, because the reboot of n1 failed: n2"]
     result.drift = in_sync(["n2"])
-    assert _wrong(result, ["n2"]) == {"n2": "it needs a reboot and was not rebooted"}
+    allowed = rebooting(lock, together=2)
+    assert _wrong(result, ["n2"], allowed) == {"n2": "it needs a reboot and was not rebooted"}
+    assert _wrong(result, ["n2"], rebooting(lock, together=0)) == {}
 
 
 def test_a_reboot_is_recognised_by_the_task_of_the_playbook() -> None:
