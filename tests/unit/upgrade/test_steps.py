@@ -30,7 +30,7 @@ def test_each_way_to_fail_has_its_reason() -> None:
     }
     drift = {"gone": NodeDrift("gone", "unreachable", reason="the port is closed")}
     drift["well"] = NodeDrift("well", "in_sync")
-    assert _wrong(Convergence(outcomes, drift), outcomes) == {
+    assert _wrong(Convergence(outcomes, drift), outcomes, read_lock(RECORDED_LOCK)) == {
         "role": "no space left",
         "lost": "timed out",
         "taken": "leased by x@y",
@@ -40,7 +40,8 @@ def test_each_way_to_fail_has_its_reason() -> None:
 
 def test_a_node_that_was_not_surveyed_after_its_change_has_failed() -> None:
     outcomes = {"changed": NodeOutcome(changed=1)}
-    assert _wrong(Convergence(outcomes), ["changed", "absent"]) == {"changed": UNSEEN, "absent": UNSEEN}
+    failed = _wrong(Convergence(outcomes), ["changed", "absent"], read_lock(RECORDED_LOCK))
+    assert failed == {"changed": UNSEEN, "absent": UNSEEN}
 
 
 @pytest.fixture
