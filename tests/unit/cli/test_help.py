@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
 from gpuprov.cli.common.group import gpuprov
+from tests.unit.cli.commands import leaves
 
 NAMES = ("Ansible", "Slurm", "JSON", "SSH", "GPU", "PCI", "JUnit", "NCCL", "Ctrl")
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Yield the words of each command line and its command, below a group."""
-    if not isinstance(command, click.Group):
-        yield " ".join(path), command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        if below := command.get_command(context, name):
-            yield from commands(below, (*path, name))
-
-
-@pytest.mark.parametrize(("path", "command"), list(commands(gpuprov)))
+@pytest.mark.parametrize(("path", "command"), list(leaves(gpuprov)))
 def test_options_are_told_in_one_style(path: str, command: click.Command) -> None:
     for option in command.params:
         if not isinstance(option, click.Option) or not option.help or option.name in ("help", "version"):
@@ -36,7 +24,7 @@ def test_options_are_told_in_one_style(path: str, command: click.Command) -> Non
 def test_sudos_password_has_one_spelling() -> None:
     found = {
         path: [each.opts for each in command.params if {"-K", "--ask-become-pass"} & {*each.opts}]
-        for path, command in commands(gpuprov)
+        for path, command in leaves(gpuprov)
     }
     spelt = {path: opts for path, opts in found.items() if opts}
     assert {"bootstrap", "apply", "drift", "doctor"} <= spelt.keys()
@@ -46,7 +34,7 @@ def test_sudos_password_has_one_spelling() -> None:
 def test_continuing_a_run_has_one_help() -> None:
     found = {
         path: each.help
-        for path, command in commands(gpuprov)
+        for path, command in leaves(gpuprov)
         for each in command.params
         if isinstance(each, click.Option) and "--resume" in each.opts
     }

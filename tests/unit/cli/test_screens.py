@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from gpuprov.cli.common.group import gpuprov
 from tests import RECORDED, RECORDED_LOCK
 from tests.screens import Screen, gpuprov_lines
+from tests.unit.cli.commands import leaves
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import AT, bare_metal
 
@@ -91,17 +90,6 @@ HELP_ALONE = ("mcp", "workers certificates", "catalog release", "catalog TABLE",
 """Verbs that serve a program, make keys, or show this machine; of them only the help is shown."""
 
 
-def leaves(command: click.Command, path: str = "") -> Iterator[str]:
-    """Yield the full name of each command, without groups."""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from leaves(found, f"{path} {name}".strip())
-    else:
-        yield path
-
-
 def write_site(folder: Path) -> Path:
     """Write a lock and the recorded files that the command lines name into a new folder, and return it."""
     sick = bare_metal()
@@ -129,7 +117,7 @@ def screens(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Screen]
     """Command lines with their screens of each width."""
     sites = tmp_path_factory.mktemp("sites")
     folders = {width: write_site(sites / f"at{width:03}") for width in WIDTHS}
-    helps = [f"{path} --help".strip() for path in ("", *leaves(gpuprov))]
+    helps = [f"{path} --help".strip() for path in ("", *dict(leaves(gpuprov)))]
     return gpuprov_lines([*helps, *SHOWN.splitlines(), *DOCUMENTS.splitlines()], folders)
 
 
@@ -141,7 +129,7 @@ def words(screen: Screen) -> list[str]:
 
 def test_each_verb_is_shown() -> None:
     shown = tuple(f"{line} " for line in f"{SHOWN}{DOCUMENTS}".splitlines())
-    names = [path for path in leaves(gpuprov) if not path.startswith(HELP_ALONE)]
+    names = [path for path, _ in leaves(gpuprov) if not path.startswith(HELP_ALONE)]
     assert [path for path in names if not any(line.startswith(f"{path} ") for line in shown)] == []
 
 

@@ -21,6 +21,7 @@ from gpuprov.doctor.judge import diagnose
 from gpuprov.model.lock import read_lock, write_lock
 from maintenance.manual import manual
 from tests import RECORDED_LOCK, ROOT
+from tests.unit.cli.commands import leaves
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import as_examined, bare_metal
 
@@ -30,17 +31,6 @@ FLEET = "groups:\n  train: {profile: hgx-h100-8, hosts: 'gpu[01-03]', os: ubuntu
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def leaves(command: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with its full name."""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(command)):
-            found = command.get_command(click.Context(command), name)
-            assert found is not None
-            yield from leaves(found, f"{path} {name}".strip())
-    else:
-        yield path, command
 
 
 def logs(own_state: Path) -> list[Path]:
