@@ -14,7 +14,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -122,19 +122,30 @@ def on_terminal(action: Callable[[], int], width: int, keys: Sequence[tuple[floa
         os._exit(action())
     written, left = b"", [*keys]
     due = time.monotonic() + (left[0][0] if left else 0)
-    while True:
+    for written in written_to(terminal):  # noqa: B007 - the last is the screen's
         if left and time.monotonic() >= due:
             os.write(terminal, left.pop(0)[1].encode())
             due = time.monotonic() + (left[0][0] if left else 0)
-        if not select.select([terminal], [], [], 0.2)[0]:
-            continue
-        try:
-            written += os.read(terminal, 65536)
-        except OSError:  # end of file: a pseudo-terminal reports it as an error
-            break
+    return Screen(exit_code(child, terminal), written, width)
+
+
+def written_to(terminal: int) -> Iterator[bytes]:
+    """Yield all that programs have written to a pseudo-terminal, every 0.2 s, until they have closed it."""
+    written = b""
+    while True:
+        yield written
+        if select.select([terminal], [], [], 0.2)[0]:
+            try:
+                written += os.read(terminal, 65536)
+            except OSError:  # end of file: a pseudo-terminal reports it as an error
+                return
+
+
+def exit_code(child: int, terminal: int) -> int:
+    """Return the exit code of a child process, -N for signal N, after its end; close its terminal."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(terminal)  # not before: this hangs the command up (SIGHUP)
-    return Screen(code, written, width)
+    return code
 
 
 def gpuprov_lines(lines: Sequence[str], folders: Mapping[int, Path]) -> list[tuple[str, Screen]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import signal
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.lab.command_line import with_own_state
+from tests.screens import exit_code, written_to
 
 
 def typed(
@@ -31,17 +31,12 @@ def typed(
     end = threading.Timer(seconds, os.killpg, (child, signal.SIGKILL))  # pty.fork calls setsid(2)
     end.start()
     shown, answered, deadline = b"", False, time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not select.select([terminal], [], [], 1)[0]:
-            continue
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:  # end of file: a pseudo-terminal reports it as an error
+    for shown in written_to(terminal):
+        if time.monotonic() >= deadline:
             break
         if not answered and re.search(rf"{question}[:? ]*$".encode(), shown):
             os.write(terminal, f"{answer}\n".encode())
             answered = True
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_code(child, terminal)
     end.cancel()
-    os.close(terminal)  # not before: this hangs the command up (SIGHUP)
     return code, shown.decode("utf-8", "replace")
