@@ -85,6 +85,11 @@ class NodeOutcome:
         """Whether nothing failed, and the node was neither unreachable nor refused."""
         return not self.failed and self.unreachable is None and self.refused is None
 
+    @property
+    def reason(self) -> str | None:
+        """Message of the first failed task, or why the node was unreachable or refused; None if `ok`."""
+        return str(self.failed[0].get("msg")) if self.failed else self.unreachable or self.refused
+
     def add(self, later: NodeOutcome) -> None:
         """Add the outcome of a later playbook on the same node; earlier reasons are kept."""
         self.changed += later.changed

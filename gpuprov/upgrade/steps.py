@@ -159,8 +159,7 @@ def _wrong(result: Convergence, names: Collection[str], lock: Lock) -> Failures:
     for name in names:
         outcome, seen = result.outcomes.get(name), result.drift.get(name)
         if outcome is not None and not outcome.ok:
-            said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable or outcome.refused
-            failed[name] = str(said)
+            failed[name] = str(outcome.reason)
         elif seen is None:
             failed[name] = UNSEEN
         elif seen.reason is not None:

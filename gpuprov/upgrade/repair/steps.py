@@ -166,8 +166,7 @@ def reboot(context: RepairContext, names: list[str], folder: Path) -> Result:
     for name in waiting:
         outcome = result.outcomes.get(name)
         if outcome is not None and not outcome.ok:
-            said = outcome.failed[0].get("msg") if outcome.failed else outcome.unreachable or outcome.refused
-            failed[name] = on_one_line(str(said))[:300]
+            failed[name] = on_one_line(str(outcome.reason))[:300]
         elif name not in result.rebooted:
             failed[name] = "the node was not rebooted"
     return Result(failed, busy=busy)
