@@ -173,6 +173,17 @@ def _folders(path: str) -> "Iterator[str]":
         yield path
 
 
+def closed(path: str) -> "str | None":
+    """Return the first of a file's folders, or the file itself, that other users cannot read; None if they
+    can, or there is no such file.
+    """
+    for each in [*_folders(path)][::-1] + [path] if os.path.exists(path) else ():
+        mode = os.stat(each).st_mode
+        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return each
+    return None
+
+
 def text_in(path: str) -> str:
     """Return the stripped text of a short file, such as one of sysfs; "" if it cannot be read."""
     return (read_or_none(path, 4096) or "").strip()

@@ -6,8 +6,7 @@ import re
 
 import gpuprov_cdi
 
-from gpuprov.probe.node.base import collector, find_program, read_or_none, redact, run, run_anyway
-from gpuprov.probe.node.logins import closed
+from gpuprov.probe.node.base import closed, collector, find_program, read_or_none, redact, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ import os
 import pwd
 import re
 import shlex
-import stat
 
-from gpuprov.probe.node.base import FRESH_UNIT, dropped_in, find_program, lines_of, run_anyway
+from gpuprov.probe.node.base import FRESH_UNIT, closed, dropped_in, find_program, lines_of, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,18 +157,6 @@ def closed_to_others(place: "str | None") -> "str | None":
     nothing is.
     """
     return closed("/etc/profile") or closed((place or "").rpartition(":")[0]) or place
-
-
-def closed(path: str) -> "str | None":
-    """Return the first of a file's folders, or the file itself, that other users cannot read; None if they
-    can, or there is no such file.
-    """
-    above = [path[:at] for at, letter in enumerate(path) if at and letter == "/"]
-    for each in (*above, path) if os.path.exists(path) else ():
-        mode = os.stat(each).st_mode
-        if not mode & (stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
-            return each
-    return None
 
 
 def of_services() -> "dict[str, Place]":

@@ -15,6 +15,7 @@ from gpuprov.probe.node.base import (
     Failed,
     blot_value,
     bytes_of_users,
+    closed,
     collector,
     dropped_in,
     find_program,
@@ -29,7 +30,6 @@ from gpuprov.probe.node.base import (
     run_anyway,
     systemd_lines,
 )
-from gpuprov.probe.node.logins import closed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
