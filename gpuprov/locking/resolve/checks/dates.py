@@ -21,14 +21,11 @@ def kernel_after_driver(case: Case, draft: Draft) -> Findings:
     kernel, driver = dates.kernel_day(case.catalog, uname), dates.driver_day(case.catalog, draft.driver)
     if version is None or kernel is None or driver is None or driver.day >= kernel.released:
         return
-    own = case.system.kernel if case.system and draft.repository == "distribution" else None
+    of_distribution = draft.repository == "distribution"
+    own = case.system.kernel if case.system and of_distribution else None
     if case.precompiled or (own and version.within(own)) or _reports(case, draft, draft.driver, version):
         return
-    changed = (
-        " (a change of the distribution's may be in its package)"
-        if draft.repository == "distribution"
-        else ""
-    )
+    changed = " (a change of the distribution's may be in its package)" if of_distribution else ""
     text = (
         f"driver {draft.driver} is of {driver}, {kernel.title} of {kernel.released}: NVIDIA cannot have "
         f"built it against kernel {version}{changed}; {_instead(case, draft, kernel, version)}"

@@ -314,7 +314,7 @@ def test_a_node_that_states_another_lease_ends_no_repair_of_others(
     tmp_path: Path, leases: PaperLeases, step: str
 ) -> None:
     class Lying(World):
-        """Nodes of which n1 states the lease of another run from a step on."""
+        """Nodes of which n1 states the lease of another run, from the given step on."""
 
         def step(self, name: str, context: RepairContext, nodes: list[str], folder: Path) -> Result:
             """Do a step on nodes."""
