@@ -14,6 +14,7 @@ from tests.screens import Screen, gpuprov_lines
 from tests.unit.cli.commands import leaves
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import AT, bare_metal
+from tests.unit.samples import sample
 
 WIDTHS = (80, 140)
 WRONG = """\
@@ -118,7 +119,7 @@ def screens(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Screen]
     sites = tmp_path_factory.mktemp("sites")
     folders = {width: write_site(sites / f"at{width:03}") for width in WIDTHS}
     helps = [f"{path} --help".strip() for path in ("", *dict(leaves(gpuprov)))]
-    return gpuprov_lines([*helps, *SHOWN.splitlines(), *DOCUMENTS.splitlines()], folders)
+    return gpuprov_lines([*sample(helps, 4, "helps"), *SHOWN.splitlines(), *DOCUMENTS.splitlines()], folders)
 
 
 def words(screen: Screen) -> list[str]:

@@ -14,7 +14,7 @@ from tests.campaign._hostile import ways as registered  # noqa: F401
 from tests.campaign._hostile.field import ACTORS, WAYS
 from tests.campaign.hostile import LATE, Result, carry_out, tries_of
 
-SHORT = 100
+SHORT = 40
 NEEDS_ROOT = ("user on a node", "node/doctor")
 """Attacks that need a mount namespace, or the rights of another user."""
 PARTIES = (

@@ -15,6 +15,7 @@ from gpuprov.apply.lease_manager import uptime
 from gpuprov.files.resources import link_collection
 from tests import ROOT
 from tests.unit.plugins.test_script import SCRIPT, run
+from tests.unit.samples import sample
 
 NODES = ("ours", "taken", "stale", "never")
 DONE = "import json, sys; open(json.loads(sys.argv[1]), 'w'); print('{\"changed\": true}')"
@@ -79,7 +80,9 @@ def test_no_script_runs_on_a_node_that_is_not_the_runs(
     }
 
 
-@pytest.mark.parametrize("text", ["", "7", "{}", '{"lost": {}, "until": {"ours": "x"}}'])
+@pytest.mark.parametrize(
+    "text", sample(["7", "", "{}", '{"lost": {}, "until": {"ours": "x"}}'], 4, "no leases")
+)
 def test_nothing_is_done_by_a_file_that_is_none(
     play: Callable[..., dict[str, Any]], tmp_path: Path, text: str
 ) -> None:
