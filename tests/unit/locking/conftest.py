@@ -13,12 +13,14 @@ from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import Lock
 from gpuprov_lab.mirror import nvidia
 from tests.unit.locking.fleets import GROUPS, PROFILES, SYSTEMS, Write, written
+from tests.unit.shared import built_once
 
 
 @pytest.fixture(scope="session")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> nvidia.Mirror:
     """Return a mirror of NVIDIA's repositories for all systems."""
-    return nvidia.build(tmp_path_factory.mktemp("mirror"), load(), SYSTEMS)
+    folder = built_once(tmp_path_factory, "mirror", lambda root: nvidia.build(root, load(), SYSTEMS))
+    return nvidia.Mirror(folder, folder / "keys/mirror.asc")
 
 
 @pytest.fixture(scope="session")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from gpuprov.catalog import load
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
 from gpuprov.locking.build import build_lock
 from gpuprov.model.lock import render_lock
 from gpuprov.model.stack import StackPolicy
 from gpuprov.roles import expectations
+from gpuprov.untrusted import openpgp
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.apt import build_suite
-from gpuprov_lab.mirror.key import signing_key
+from gpuprov_lab.mirror.key import SigningKey, signing_key
 from gpuprov_lab.mirror.specs import PackageSpec
 
 MAIN = (
@@ -54,35 +54,63 @@ PODMAN = (
 STACK = {"docker": "auto", "profiling_tools": "auto"}
 
 
-def fleet(
-    folder: Path,
-    stack: Mapping[str, str] = STACK,
-    main: Sequence[PackageSpec] = MAIN,
-    containers: Mapping[str, Any] = {},
-    limits: Mapping[str, Any] = {},
-) -> Path:
-    """Write a fleet with this stack, with mirrors of Debian and of NVIDIA."""
-    rest = dict.fromkeys(("contrib", "non-free", "non-free-firmware"), ())
+class Fleet(Protocol):
+    """Function that writes a fleet with this stack, with mirrors of Debian and of NVIDIA."""
+
+    def __call__(
+        self,
+        stack: Mapping[str, str] = STACK,
+        main: Sequence[PackageSpec] = MAIN,
+        containers: Mapping[str, Any] = {},
+        limits: Mapping[str, Any] = {},
+        below: str = "",
+    ) -> Path:
+        """Return the path of the fleet.yml; `below` is a folder for it."""
+
+
+@pytest.fixture(scope="module")
+def key() -> Iterator[SigningKey]:
+    """Key of Debian's archive."""
     with signing_key() as key:
-        mirror = nvidia.build(folder / "mirror", load(), ["debian12"], key=key)
+        yield key
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, mirror: nvidia.Mirror, key: SigningKey) -> Fleet:
+    """Function that writes a fleet."""
+
+    def write(
+        stack: Mapping[str, str] = STACK,
+        main: Sequence[PackageSpec] = MAIN,
+        containers: Mapping[str, Any] = {},
+        limits: Mapping[str, Any] = {},
+        below: str = "",
+    ) -> Path:
+        """Publish the packages of main, and write the fleet."""
+        folder = tmp_path / below
+        rest = dict.fromkeys(("contrib", "non-free", "non-free-firmware"), ())
         for suite, held in (("bookworm", main), ("bookworm-updates", ()), ("bookworm-security", ())):
             build_suite(folder / "debian", suite, {"main": held, **rest}, "amd64", key)
-    archive = {"url": (folder / "debian").as_uri(), "key": str(mirror.key)}
-    repositories = dict.fromkeys(("debian", "debian-updates", "debian-security"), archive)
-    (folder / "profiles").mkdir()
-    profile = {"hardware": {"gpu": {"model": "A100 PCIe 80GB", "count": 2}}}
-    (folder / "profiles/two.yml").write_text(json.dumps(profile))
-    settings = {"containers": containers, "tuning": {"limits": limits}}
-    group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "settings": settings}
-    group["stack"] = {"repository": "nvidia", **stack}
-    repositories["nvidia"] = {"url": mirror.cuda(), "key": str(mirror.key)}
-    repositories["container-toolkit"] = {"url": mirror.container_toolkit(), "key": str(mirror.key)}
-    (folder / "fleet.yml").write_text(json.dumps({"groups": {"g": group}, "repositories": repositories}))
-    return folder / "fleet.yml"
+        (folder / "debian.asc").write_bytes(key.public)
+        archive = {"url": (folder / "debian").as_uri(), "key": str(folder / "debian.asc")}
+        repositories = dict.fromkeys(("debian", "debian-updates", "debian-security"), archive)
+        (folder / "profiles").mkdir()
+        profile = {"hardware": {"gpu": {"model": "A100 PCIe 80GB", "count": 2}}}
+        (folder / "profiles/two.yml").write_text(json.dumps(profile))
+        settings = {"containers": containers, "tuning": {"limits": limits}}
+        group = {"profile": "two", "hosts": "gpu1", "os": "debian12", "settings": settings}
+        group["stack"] = {"repository": "nvidia", **stack}
+        repositories["nvidia"] = {"url": mirror.cuda(), "key": str(mirror.key)}
+        repositories["container-toolkit"] = {"url": mirror.container_toolkit(), "key": str(mirror.key)}
+        document = {"groups": {"g": group}, "repositories": repositories}
+        (folder / "fleet.yml").write_text(json.dumps(document))
+        return folder / "fleet.yml"
+
+    return write
 
 
-def test_what_main_holds_is_locked_and_stays(tmp_path: Path) -> None:
-    path = fleet(tmp_path)
+def test_what_main_holds_is_locked_and_stays(fleet: Fleet, key: SigningKey) -> None:
+    path = fleet()
     first = build_lock(path)
     components = first.groups["g"].components
     assert components.docker is not None
@@ -91,12 +119,13 @@ def test_what_main_holds_is_locked_and_stays(tmp_path: Path) -> None:
     assert components.profiling_tools.closure == {each.name: each.version for each in MAIN[4:]}
     debian = first.groups["g"].repositories["debian"]
     assert debian.components[0] == "main"
-    assert debian.signed_by == first.groups["g"].repositories["nvidia"].signed_by
+    assert openpgp.binary(debian.signed_by.encode()) == key.binary()
+    assert debian.signed_by != first.groups["g"].repositories["nvidia"].signed_by
     assert build_lock(path, previous=first) == first
 
 
-def test_docker_that_shall_not_be_there_leaves_what_kubernetes_runs_on(tmp_path: Path) -> None:
-    path = fleet(tmp_path)
+def test_docker_that_shall_not_be_there_leaves_what_kubernetes_runs_on(fleet: Fleet) -> None:
+    path = fleet()
     path.write_text(path.read_text().replace('"docker": "auto"', '"docker": "none"'))
     group = build_lock(path).groups["g"]
     [absent] = [each for each in expectations(group) if each.check == "docker.absent"]
@@ -106,8 +135,8 @@ def test_docker_that_shall_not_be_there_leaves_what_kubernetes_runs_on(tmp_path:
     assert absent.role == "docker"
 
 
-def test_containerd_by_itself_is_locked_with_what_it_runs(tmp_path: Path) -> None:
-    path = fleet(tmp_path, {"containerd": "1.6"})
+def test_containerd_by_itself_is_locked_with_what_it_runs(fleet: Fleet) -> None:
+    path = fleet({"containerd": "1.6"})
     first = build_lock(path)
     components = first.groups["g"].components
     assert components.docker is None
@@ -117,13 +146,12 @@ def test_containerd_by_itself_is_locked_with_what_it_runs(tmp_path: Path) -> Non
     assert build_lock(path, previous=first) == first
 
 
-def test_docker_and_containerd_share_the_packages_that_both_need(tmp_path: Path) -> None:
-    (tmp_path / "later").mkdir()
-    locked = build_lock(fleet(tmp_path, {"docker": "auto"}))
+def test_docker_and_containerd_share_the_packages_that_both_need(fleet: Fleet) -> None:
+    locked = build_lock(fleet({"docker": "auto"}))
     docker = locked.groups["g"].components.docker
     assert docker is not None
     newer = [replace(each, version=f"{each.version}+deb12u1") for each in MAIN[1:3]]
-    path = fleet(tmp_path / "later", {"docker": "auto", "containerd": "auto"}, [*MAIN, *newer])
+    path = fleet({"docker": "auto", "containerd": "auto"}, [*MAIN, *newer], below="later")
     for upgrade, companions in (((), MAIN[1:3]), (("containerd",), newer), (("docker",), newer)):
         components = build_lock(path, previous=locked, upgrade=upgrade).groups["g"].components
         assert components.docker is not None
@@ -146,28 +174,28 @@ def test_docker_and_containerd_share_the_packages_that_both_need(tmp_path: Path)
     ids=["without", "no-runtime", "no-interface"],
 )
 def test_what_cannot_work_with_containerd_is_refused(
-    stack: dict[str, str], containers: dict[str, Any], said: str, tmp_path: Path
+    stack: dict[str, str], containers: dict[str, Any], said: str, fleet: Fleet
 ) -> None:
     with pytest.raises(Refused, match=said):
-        build_lock(fleet(tmp_path, stack, containers=containers))
+        build_lock(fleet(stack, containers=containers))
 
 
-def test_docker_runs_on_the_containerd_that_it_comes_with(tmp_path: Path) -> None:
+def test_docker_runs_on_the_containerd_that_it_comes_with(fleet: Fleet) -> None:
     newer = PackageSpec("containerd", "1.7.24~ds1-1", "amd64", relations={"Depends": "runc"})
-    path = fleet(tmp_path, {"docker": "auto", "containerd": "1.6"}, [*MAIN, newer])
+    path = fleet({"docker": "auto", "containerd": "1.6"}, [*MAIN, newer])
     with pytest.raises(Refused, match=r"docker comes with containerd 1\.7\.24~ds1, not 1\.6"):
         build_lock(path)
 
 
-def test_containerd_that_shall_not_be_there_leaves_runc_to_others(tmp_path: Path) -> None:
-    group = build_lock(fleet(tmp_path, {"containerd": "none"})).groups["g"]
+def test_containerd_that_shall_not_be_there_leaves_runc_to_others(fleet: Fleet) -> None:
+    group = build_lock(fleet({"containerd": "none"})).groups["g"]
     [absent] = [each for each in expectations(group) if each.check == "containerd.absent"]
     assert [each.name for each in MAIN if re.fullmatch(str(absent.subject), each.name)] == ["containerd"]
     assert absent.role == "containerd"
 
 
-def test_podman_is_locked_with_what_containers_of_users_need(tmp_path: Path) -> None:
-    path = fleet(tmp_path, {"podman": "auto", "container_toolkit": "auto"}, [*MAIN, *PODMAN])
+def test_podman_is_locked_with_what_containers_of_users_need(fleet: Fleet) -> None:
+    path = fleet({"podman": "auto", "container_toolkit": "auto"}, [*MAIN, *PODMAN])
     first = build_lock(path)
     components = first.groups["g"].components
     assert components.docker is components.containerd is None
@@ -182,8 +210,8 @@ def test_podman_is_locked_with_what_containers_of_users_need(tmp_path: Path) -> 
     assert build_lock(path, previous=first) == first
 
 
-def test_podman_moves_a_locked_toolkit_that_it_cannot_read(tmp_path: Path) -> None:
-    path = fleet(tmp_path, {"docker": "auto", "container_toolkit": "1.20"}, [*MAIN, *PODMAN])
+def test_podman_moves_a_locked_toolkit_that_it_cannot_read(fleet: Fleet) -> None:
+    path = fleet({"docker": "auto", "container_toolkit": "1.20"}, [*MAIN, *PODMAN])
     first = build_lock(path)
     kept = first.groups["g"].components.container_toolkit
     assert kept is not None
@@ -199,8 +227,8 @@ def test_podman_moves_a_locked_toolkit_that_it_cannot_read(tmp_path: Path) -> No
     ]
 
 
-def test_podman_that_shall_not_be_there_leaves_what_others_need(tmp_path: Path) -> None:
-    group = build_lock(fleet(tmp_path, {"podman": "none"}, [*MAIN, *PODMAN])).groups["g"]
+def test_podman_that_shall_not_be_there_leaves_what_others_need(fleet: Fleet) -> None:
+    group = build_lock(fleet({"podman": "none"}, [*MAIN, *PODMAN])).groups["g"]
     [absent] = [each for each in expectations(group) if each.check == "podman.absent"]
     assert [each.name for each in PODMAN if re.fullmatch(str(absent.subject), each.name)] == ["podman"]
     assert absent.role == "podman"
@@ -218,11 +246,11 @@ OLD = (replace(PODMAN[0], version="4.0.3+ds1-1"), *PODMAN[1:])
     ids=["an-older-archive", "no-interface"],
 )
 def test_what_cannot_give_gpus_to_podman_is_refused(
-    main: Sequence[PackageSpec], containers: dict[str, Any], said: str, tmp_path: Path
+    main: Sequence[PackageSpec], containers: dict[str, Any], said: str, fleet: Fleet
 ) -> None:
     stack = {"podman": "auto", "container_toolkit": "auto"}
     with pytest.raises(Refused, match=said):
-        build_lock(fleet(tmp_path, stack, [*MAIN, *main], containers))
+        build_lock(fleet(stack, [*MAIN, *main], containers))
 
 
 @pytest.mark.parametrize(
@@ -235,29 +263,29 @@ def test_what_cannot_give_gpus_to_podman_is_refused(
     ],
 )
 def test_a_docker_without_the_device_interface_is_narrated(
-    docker: str, containers: dict[str, Any], tmp_path: Path, *, narrated: bool
+    docker: str, containers: dict[str, Any], fleet: Fleet, *, narrated: bool
 ) -> None:
     said: list[str] = []
     main = [replace(MAIN[0], version=docker), *MAIN[1:]]
     stack = {"docker": "auto", "container_toolkit": "auto"}
-    build_lock(fleet(tmp_path, stack, main, containers), narrate=said.append)
+    build_lock(fleet(stack, main, containers), narrate=said.append)
     needs = f"needs Docker 25 or newer, not {docker.split('-')[0]}: containers of Docker get GPUs by --gpus"
     assert any(needs in line for line in said) == narrated, said
 
 
 @pytest.mark.parametrize(("of_logins", "narrated"), [({}, True), ({"memlock": "unlimited"}, False)])
 def test_limits_that_users_may_not_set_are_narrated(
-    of_logins: dict[str, Any], tmp_path: Path, *, narrated: bool
+    of_logins: dict[str, Any], fleet: Fleet, *, narrated: bool
 ) -> None:
     said: list[str] = []
     stated = {"memlock": "unlimited", "shm_size": "1g"}
-    path = fleet(tmp_path, {"podman": "auto"}, [*MAIN, *PODMAN], stated, of_logins)
+    path = fleet({"podman": "auto"}, [*MAIN, *PODMAN], stated, of_logins)
     build_lock(path, narrate=said.append)
     assert any("state tuning.limits.memlock: unlimited" in line for line in said) == narrated
     assert not any("shm_size" in line for line in said)
 
 
-def test_fleet_without_podman_has_the_digest_that_it_had(tmp_path: Path) -> None:
+def test_fleet_without_podman_has_the_digest_that_it_had(fleet: Fleet) -> None:
     assert "podman" not in StackPolicy(docker="auto").model_dump()
     assert StackPolicy(podman="auto").model_dump()["podman"] == "auto"
-    assert "podman:" not in render_lock(build_lock(fleet(tmp_path)))
+    assert "podman:" not in render_lock(build_lock(fleet()))

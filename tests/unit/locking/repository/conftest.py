@@ -10,7 +10,6 @@ import pytest
 from gpuprov.catalog import Catalog, load
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov_lab.mirror import apt as mirror_apt
-from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror import rpm as mirror_rpm
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from gpuprov_lab.mirror.specs import PackageSpec
@@ -26,13 +25,6 @@ def key() -> Iterator[SigningKey]:
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     return load()
-
-
-@pytest.fixture(scope="session")
-def mirror(tmp_path_factory: pytest.TempPathFactory, catalog: Catalog, key: SigningKey) -> nvidia.Mirror:
-    """Mirror of NVIDIA's repositories for Ubuntu, Debian and two RHEL versions."""
-    systems = ["ubuntu24.04", "debian12", "rhel9", "rhel10"]
-    return nvidia.build(tmp_path_factory.mktemp("mirror"), catalog, systems, key=key)
 
 
 @pytest.fixture

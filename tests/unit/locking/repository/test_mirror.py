@@ -128,10 +128,11 @@ def test_same_specs_same_bytes() -> None:
     )
 
 
-def test_keyring_package_holds_this_mirrors_key_and_list(mirror: nvidia.Mirror, key: SigningKey) -> None:
+def test_keyring_package_holds_this_mirrors_key_and_list(mirror: nvidia.Mirror) -> None:
     place = mirror.root / "compute/cuda/repos/debian12/x86_64"
     deb = opened((place / "cuda-keyring_1.1-1_all.deb").read_bytes())
-    assert deb.data.get_content("usr/share/keyrings/cuda-archive-keyring.gpg") == key.binary()
+    keyring = deb.data.get_content("usr/share/keyrings/cuda-archive-keyring.gpg")
+    assert keyring == (mirror.root / "keys/mirror.gpg").read_bytes()
     (entry,) = sources.parse_sources(
         str(deb.data.get_content("etc/apt/sources.list.d/cuda-debian12-x86_64.list", "utf-8"))
     )
