@@ -123,8 +123,13 @@ class Examination(Facts):
         Raises:
             Missing: the log could not be read.
         """
+        return _matching(self._of_devices, patterns)
+
+    @part
+    def _of_devices(self) -> list[tuple[LogLine, str]]:
+        """Messages of drivers and about devices in the kernel log, with their text without program names."""
         devices = (line for line in self.kernel_log if OF_DEVICES.match(line.text))
-        return _matching(((line, _QUOTED.sub(r"\1", line.text)) for line in devices), patterns)
+        return [(line, _QUOTED.sub(r"\1", line.text)) for line in devices]
 
     def program_lines(self, *patterns: str) -> list[LogLine]:
         """Return lines of the kernel log that match one of the patterns, also messages about programs.

@@ -673,10 +673,11 @@ def _characters(document: object) -> int:
         each = left.pop()
         if isinstance(each, str):
             found += len(each)
-        elif isinstance(each, Mapping):
-            left += [*each, *each.values()]
         elif isinstance(each, (list, tuple)):
             left += each
+        elif isinstance(each, (dict, Mapping)):
+            left += each.keys()
+            left += each.values()
     return found
 
 

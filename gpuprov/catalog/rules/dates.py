@@ -49,7 +49,7 @@ def kernel_day(catalog: Catalog, uname: str) -> KernelDate | None:
         of_rhel = [row for row in builds if row.first.parts[:UPSTREAM] == kernel.parts[:UPSTREAM]]
         if before := [row for row in of_rhel if row.first <= kernel]:
             return max(before, key=lambda row: row.first)
-    before = [row for row in rows if row not in builds and row.first <= kernel]
+    before = [row for row in rows if len(row.first.parts) <= UPSTREAM and row.first <= kernel]
     return max(before, key=lambda row: row.first, default=None)
 
 
