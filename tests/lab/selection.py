@@ -21,7 +21,12 @@ FOLDER = Path(__file__).parent
 DURATIONS = FOLDER / "durations.json"
 """Name of a file → seconds of all its tests, four files at a time on two cores."""
 PROMISES = {
-    "a fresh node is in its declared state after one run, a second run changes nothing": ("test_roles",),
+    "a fresh node is in its declared state after one run, a second run changes nothing": (
+        "test_roles::test_check_says_what_would_change_and_changes_nothing",
+        "test_roles::test_a_fresh_node_gets_everything_in_one_run",
+        "test_roles::test_the_second_run_changes_nothing",
+        "test_roles::test_a_reboot_brings_driver_persistence_and_clocks",
+    ),
     "both witnesses see a fault, and apply corrects it": ("test_mutations",),
     "SSH hardening locks nobody out": (
         "test_ssh_hardening::test_nothing_differs_and_nothing_fails_afterwards",

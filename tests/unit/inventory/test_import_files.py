@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,14 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("name", "whole"), list(zip(NAMES, cycle((False, True)), strict=False)))
 def test_a_name_that_leads_to_another_file_is_refused(
-    inventory: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str], whole: bool
+    inventory: Path, monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
 ) -> None:
     monkeypatch.setenv("LEADS", "/../../../secret")
     monkeypatch.setenv("LEAD", "../../secret")
     (inventory / "group_vars/.own.yml").write_text("token: hidden\n")
-    named(inventory, *names)
+    named(inventory, *NAMES[name])
     path = inventory if whole else inventory / "hosts.yml"
     with pytest.raises(InvalidInput, match="is the name of a group or host; expected names without /"):
         import_fleet([path], ALL, "ansible")
