@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
@@ -97,7 +98,7 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
-    parts = re.split(r",(?![^\[\]]*\])", text)
+    parts = _split(text, ",")
     together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
     if not together and re.search("[!&^]", text):
         raise ValueError(f"at most {SEVERAL} ranges of names with several numbers, with !, & or ^")
@@ -125,12 +126,18 @@ def _count(text: str) -> int:
         ValueError: not a range of numbers.
     """
     total = 0
-    for pattern in re.split(r"[,!&^](?![^\[\]]*\])", text):
+    for pattern in _split(text, "[,!&^]"):
         names = 1
         for ranges in re.findall(r"\[([^\[\]]*)\]", pattern):
-            names *= sum(map(_size, ranges.split(",")))
+            names = min(names * sum(map(_size, ranges.split(","))), LARGEST + 1)
         total += names
     return total
+
+
+def _split(text: str, signs: str) -> list[str]:
+    """Split a set at characters of a pattern that are outside brackets, in time of its length."""
+    ends = [found.span() for found in re.finditer(rf"\[[^\[\]]*\]|{signs}", text) if found[0][0] != "["]
+    return [text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *ends, (len(text), len(text))])]
 
 
 def _size(stated: str) -> int:
