@@ -16,6 +16,7 @@ square of the ranges or more.
 _NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
+COMMAS, SIGNS = re.compile(r"\[[^\[\]]*\]|,"), re.compile(r"\[[^\[\]]*\]|[,!&^]")
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
 
 
@@ -98,7 +99,7 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
-    parts = _split(text, ",")
+    parts = _split(text, COMMAS)
     together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
     if not together and re.search("[!&^]", text):
         raise ValueError(f"at most {SEVERAL} ranges of names with several numbers, with !, & or ^")
@@ -126,7 +127,7 @@ def _count(text: str) -> int:
         ValueError: not a range of numbers.
     """
     total = 0
-    for pattern in _split(text, "[,!&^]"):
+    for pattern in _split(text, SIGNS):
         names = 1
         for ranges in re.findall(r"\[([^\[\]]*)\]", pattern):
             names = min(names * sum(map(_size, ranges.split(","))), LARGEST + 1)
@@ -134,9 +135,13 @@ def _count(text: str) -> int:
     return total
 
 
-def _split(text: str, signs: str) -> list[str]:
-    """Split a set at characters of a pattern that are outside brackets, in time of its length."""
-    ends = [found.span() for found in re.finditer(rf"\[[^\[\]]*\]|{signs}", text) if found[0][0] != "["]
+def _split(text: str, signs: re.Pattern[str]) -> list[str]:
+    """Split a set at signs that are outside brackets, in time of its length.
+
+    Args:
+        signs: pattern of a pair of brackets or a sign.
+    """
+    ends = [found.span() for found in signs.finditer(text) if found[0][0] != "["]
     return [text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *ends, (len(text), len(text))])]
 
 
