@@ -288,13 +288,16 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
     write_text(path, render_document(record, header=header))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step; a link at the path is kept.
+def write_text(path: Path, text: str, *, follow: bool = True) -> None:
+    """Replace a file in one step.
+
+    Args:
+        follow: as for `replace_file`; False for a file whose name the user did not state.
 
     Raises:
         InvalidInput: it cannot be written; the old file is unchanged.
     """
     try:
-        replace_file(path, text)
+        replace_file(path, text, follow=follow)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
