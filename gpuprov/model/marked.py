@@ -102,7 +102,7 @@ class Marked:
         plain: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            key = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else key_node
+            key: Any = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else key_node
             if not isinstance(key, (str, int, float, NoneType)):
                 raise InFile("wrong-value", self.name, line, f"a key in {dotted(path)} is no text or number")
             if key in plain:
