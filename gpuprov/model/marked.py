@@ -96,20 +96,24 @@ class Marked:
             raise InFile("wrong-value", self.name, line, f"not a value of its type {node.tag!r}") from None
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
-        """Return the plain data of a mapping; raise InFile if a key appears twice, or is no text or number,
-        and as `_scalar`.
-        """
+        """Return the plain data of a mapping; raise InFile if a key appears twice, and as `_key`."""
         plain: dict[Any, Any] = {}
         for key_node, value_node in node.value:
+            key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
-            key: Any = self._scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else key_node
-            if not isinstance(key, (str, int, float, NoneType)):
-                raise InFile("wrong-value", self.name, line, f"a key in {dotted(path)} is no text or number")
             if key in plain:
                 raise InFile("key-twice", self.name, line, f"key {key!r} appears twice in {dotted(path)}")
             self.lines[(*path, key)] = line
             plain[key] = self._plain(value_node, (*path, key))
         return plain
+
+    def _key(self, node: yaml.Node, path: Path_) -> Any:
+        """Return a key of the mapping at a path; raise InFile if it is no text or number, and as `_scalar`."""
+        key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else node
+        if not isinstance(key, (str, int, float, NoneType)):
+            line = node.start_mark.line + 1
+            raise InFile("wrong-value", self.name, line, f"a key in {dotted(path)} is no text or number")
+        return key
 
     def line(self, path: Path_) -> int:
         """Return the line of the nearest element of `path` that is in the file, or 1."""

@@ -131,7 +131,7 @@ def test_many_folders_without_packages_end_the_search_and_not_the_answer(
         (home / f"a{number}/b").mkdir(parents=True)
     [row] = software.frameworks({})
     assert str(tmp_path / "opt") in row["folder"]
-    assert next(seconds) < 200
+    assert next(seconds) < 100
 
 
 def test_a_pipe_is_not_opened(home: Path) -> None:
