@@ -108,7 +108,7 @@ class Marked:
         return plain
 
     def _key(self, node: yaml.Node, path: Path_) -> Any:
-        """Return a key of the mapping at a path; raise InFile if it is no text or number, and as `_scalar`."""
+        """Return a key of a mapping; raise InFile if it is no text or number, and as `_scalar`."""
         key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else node
         if not isinstance(key, (str, int, float, NoneType)):
             line = node.start_mark.line + 1
