@@ -20,6 +20,7 @@ STATED_BYTES = 128 << 20
 """Maximum size of a stated file: results of `accept` for a thousand nodes have about 50 MB."""
 STATED_VALUES = 1 << 22
 """Maximum number of values in stated JSON: three times as many as the results of a thousand nodes."""
+PIECE = 1 << 16
 _CAUSE = 200
 """Maximum length of a cause in a message, in characters."""
 
@@ -54,11 +55,13 @@ def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read, or is larger.
     """
+    content = bytearray()
     with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
-    return content
+        while piece := file.read(PIECE):  # `read(limit)` would take that memory at once
+            content += piece
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return bytes(content)
 
 
 def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
