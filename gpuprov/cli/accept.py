@@ -116,7 +116,7 @@ def command(
             drained=drained, fabric=fabric, output=output, fleet=_fleet(chosen),
             floors=_floors(floors), of_node=_stated_floors(chosen),
         )  # fmt: skip
-    site, before = _floors(floors), _baseline(baseline)
+    site, before = _floors(floors), _baseline(baseline, _fleet(chosen))
     if share is not None:
         if any((local, measured, drained, framework)):
             raise InvalidInput("--share with other measurements", do="leave out --share, or the others")
@@ -284,30 +284,35 @@ def _stated_floors(chosen: options.Chosen) -> dict[str, dict[str, float]]:
     return of_lock(chosen.lock) if chosen.lock_path.is_file() else {}
 
 
-def _baseline(stated: str | None) -> dict[str, Mapping[str, Any]] | None:
+def _baseline(stated: str | None, fleet: str) -> dict[str, Mapping[str, Any]] | None:
     """Return node → its measurements in an earlier run, without nodes that failed; None without a stated one.
 
     Args:
         stated: `latest`, the id of a run, or the path of a file.
+        fleet: whose latest run is meant, as `_fleet`.
 
     Raises:
         InvalidInput: there is no saved run, or the file has another format.
     """
     if stated is None:
         return None
-    from gpuprov.files.runs import run_folders, state_dir
+    from gpuprov.files.runs import state_dir
+    from gpuprov.history import History
     from gpuprov.report.plots import KEPT
 
-    folders = [folder for folder in run_folders("accept") if (folder / KEPT).is_file()]
+    runs = state_dir() / "runs"
     if stated == "latest":
-        if not folders:
+        with History() as history:
+            kept = [runs / name / KEPT for name in history.ids("accept", fleet)]
+        saved = [path for path in kept if path.is_file()]
+        if not saved:
             raise InvalidInput(
                 "there is no saved run of accept", do="run `gpuprov accept` without --baseline first"
             )
-        path = folders[-1] / KEPT
+        path = saved[-1]
     else:
-        kept = state_dir() / "runs" / stated / KEPT
-        path = kept if kept.is_file() else Path(stated)
+        of_run = runs / stated / KEPT
+        path = of_run if of_run.is_file() else Path(stated)
     return {name: answer for name, answer in _of_file(path).items() if not isinstance(answer, GpuprovError)}
 
 

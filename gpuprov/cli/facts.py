@@ -107,8 +107,10 @@ def _show_capture(name: str, output: str) -> int:
 
 def _bytes(name: str) -> bytes:
     """Return the content of a file, or of stdin for `-`; raise InvalidInput if it cannot be read."""
+    from gpuprov.untrusted.stated import read_bounded
+
     try:
-        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
     except OSError as error:
         raise InvalidInput(f"{name}: {error.strerror}", do="name a file that can be read, or `-`") from None
 

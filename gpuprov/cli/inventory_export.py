@@ -175,7 +175,7 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         place = folder / path
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(place, text.encode(), 0o755 if text.startswith("#!") else None)
+            replace_file(place, text.encode(), 0o755 if text.startswith("#!") else None, follow=False)
         except OSError as error:
             raise InvalidInput(f"{place}: {error.strerror}", do="name a writable folder") from None
         options.note(f"{place} written")

@@ -187,11 +187,11 @@ def _affinity(path: Path, devices: tuple[int, ...] | None, hosts: list[Host]) ->
     """
     from gpuprov.topology import parse_topology
     from gpuprov.topology.launch import affinity_of
-    from gpuprov.untrusted.stated import stated_file
+    from gpuprov.untrusted.stated import read_bounded, stated_file
 
     expected = "the output of `nvidia-smi topo -m`"
     with stated_file(path, expected=expected, do="save that of a node there"):
-        topology = parse_topology(path.read_text(encoding="utf-8", errors="replace"))
+        topology = parse_topology(read_bounded(path).decode("utf-8", "replace"))
         affinity = affinity_of(topology, devices)
     if any(host.gpus != len(affinity) for host in hosts) and affinity:
         raise InvalidInput(

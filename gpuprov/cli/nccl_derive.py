@@ -128,15 +128,17 @@ def _facts(name: str) -> Facts:
 def _topology(path: Path) -> Topology:
     """Return the topology in a saved `nvidia-smi topo -m`; InvalidInput if the file cannot be used."""
     from gpuprov.topology import parse_topology
-    from gpuprov.untrusted.stated import stated_file
+    from gpuprov.untrusted.stated import read_bounded, stated_file
 
     with stated_file(path, expected="the output of `nvidia-smi topo -m`"):
-        return parse_topology(path.read_text(encoding="utf-8", errors="replace"))
+        return parse_topology(read_bounded(path).decode("utf-8", "replace"))
 
 
 def _bytes(name: str) -> bytes:
     """Return the content of a file, or of stdin for `-`; OSError if it cannot be read."""
-    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    from gpuprov.untrusted.stated import read_bounded
+
+    return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
 
 
 def _pair(text: str) -> tuple[str, str]:

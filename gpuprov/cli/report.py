@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFiles, output: str) -> Exit:
     """Show the results of RUN: an id of `gpuprov history`, its last letters, or `latest`.
 
+    `latest` is the last run of the lock's fleet; without a lock, of all.
+
     With --html, --junit or --prometheus only the names of the written files are printed, to standard error.
     No node is read.
 
@@ -44,7 +46,7 @@ def command(run: str, criteria: str | None, lock_path: Path, reports: ReportFile
     from gpuprov.report.text import drift_lines
 
     with History() as history:
-        kept = history.run(run)
+        kept = history.run(run, fleet=str(lock_path.absolute()) if lock_path.is_file() else None)
     reports.write(kept)
     if output == "json":
         options.print_json({**drift_document(kept.nodes, kept.at, kept.notes), "run": kept.id})

@@ -121,7 +121,7 @@ def command(
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         if folder:
-            write_text(folder / name, text)
+            write_text(folder / name, text, follow=False)
             options.note(f"{folder / name} written")
         else:
             show(f"# {name}\n{text}")

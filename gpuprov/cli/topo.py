@@ -15,7 +15,7 @@ from gpuprov.topology import Topology, driver_error, parse_topology
 from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
 from gpuprov.topology.verdict import as_document
-from gpuprov.untrusted.stated import stated_file
+from gpuprov.untrusted.stated import read_bounded, stated_file
 
 
 @click.command()
@@ -106,7 +106,7 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
     if source == "-":
         return sys.stdin.buffer.read().decode(errors="replace"), "standard input"
     try:
-        return Path(source).read_text(encoding="utf-8", errors="replace"), Path(source).name
+        return read_bounded(Path(source)).decode("utf-8", "replace"), Path(source).name
     except OSError as error:
         raise InvalidInput(f"{source}: {error.strerror}", do="give a file, `-` or --local") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,21 +18,27 @@ else:
     gpuprov_lines = module_of("module_utils/gpuprov_lines")
 
 
-def replace_file(path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None) -> None:
-    """Replace a file, or create it, in one step; a link at the path is kept, and its target is replaced.
+def replace_file(
+    path: Path, content: str | bytes | Iterable[bytes], mode: int | None = None, *, follow: bool = True
+) -> None:
+    """Replace a file, or create it, in one step. Missing folders are not created.
 
-    Missing folders are not created.
+    A link never leads to a new file: in a folder of another person it could lead to a file that a shell or
+    SSH of this user reads.
 
     Args:
         content: the content; text is encoded as UTF-8.
         mode: permissions, independent of the umask; None keeps those of the old file, and gives a new one
             0644, or less by the umask.
+        follow: whether the target of a link at the path is replaced; otherwise the link itself is.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.
     """
+    if follow and path.is_symlink() and not path.exists():
+        raise OSError(errno.ENOENT, "is a link to a file that does not exist", str(path))
     data = content.encode() if isinstance(content, str) else content
-    gpuprov_replace.replace(str(path), data, mode, follow=True)
+    gpuprov_replace.replace(str(path), data, mode, follow=follow)
 
 
 def make_folders(path: Path, mode: int = 0o700) -> list[str]:

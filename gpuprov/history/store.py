@@ -224,6 +224,11 @@ class History(AbstractContextManager["History"]):
         found = {name: (at, groups, (name, *seen)) for at, groups, name, *seen in rows}
         return {name: (at, _judged(groups, name), _read(*seen)) for name, (at, groups, seen) in found.items()}
 
+    def ids(self, verb: str, fleet: str) -> list[str]:
+        """Return the ids of the runs of a verb with a fleet's lock, oldest first."""
+        query = "SELECT id FROM runs WHERE verb = ? AND fleet = ? ORDER BY number"
+        return [name for (name,) in self._database.execute(query, (verb, fleet))]
+
     def run(self, name: str, *, fleet: str | None = None) -> Run:
         """Return a run by its id, by an unambiguous beginning or end of it, or `latest`.
 

@@ -34,7 +34,7 @@ def write_inventory(inventory: AnsibleInventory, folder: Path) -> list[Path]:
     except OSError as error:
         raise InvalidInput(f"{error.filename or folder} cannot be used: {error.strerror}") from None
     for name, plain in files.items():
-        write_text(folder / name, HEADER + render(plain))
+        write_text(folder / name, HEADER + render(plain), follow=False)
     return [folder / name for name in files]
 
 
@@ -73,17 +73,22 @@ def _earlier(folder: Path) -> set[Path]:
     """Return the files in the folder and its subfolders, which an earlier run wrote; empty without a folder.
 
     Raises:
-        InvalidInput: a file does not start with `HEADER`.
+        InvalidInput: a file does not start with `HEADER`, or there is a link, which an inventory never has.
         OSError: the folder or a file cannot be read.
     """
-    found = {path for path in folder.rglob("*") if path.is_file()} if folder.exists() else set()
+    found = {path for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
     for path in found:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            if lines.readline() != HEADER:
-                raise InvalidInput(
-                    f"{path} was not written by gpuprov", do="name another folder, or move the file away"
-                )
+        if path.is_symlink() or _first_line(path) != HEADER:
+            raise InvalidInput(
+                f"{path} was not written by gpuprov", do="name another folder, or move the file away"
+            )
     return found
+
+
+def _first_line(path: Path) -> str:
+    """Return the first line of a file, at most as long as `HEADER`; OSError if it cannot be read."""
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return lines.readline(len(HEADER))
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

@@ -47,7 +47,7 @@ def write_fleet(
     text = HEADER.format(schema=schema.name) + (f"# {about}\n" if about else "")
     text += starting_text(document) if keys_beside else render_plain(dict(document))
     parse_fleet(text, str(fleet))
-    write_text(schema, json.dumps(json_schema("fleet"), indent=1) + "\n")
+    write_text(schema, json.dumps(json_schema("fleet"), indent=1) + "\n", follow=False)
     write_text(fleet, text)
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gpuprov.errors import InFile, InvalidInput, did_you_mean
 from gpuprov.files.writing import replace_file
 from gpuprov.model.marked import Marked, Path_, dotted
+from gpuprov.untrusted.stated import read_bounded
 from gpuprov.untrusted.urls import public_urls
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -50,15 +51,14 @@ def read_text(path: Path, missing: str = "") -> str:
         InvalidInput: it does not exist, cannot be read, is larger than `MAX_BYTES`, or is not UTF-8.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InvalidInput(f"{path} is larger than {MAX_BYTES >> 20} MiB")
-        return path.read_text(encoding="utf-8")
+        text = read_bounded(path, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise InvalidInput(f"{path} does not exist", do=missing) from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not UTF-8 text") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_document(path: Path, shape: type[D], *, missing: str = "") -> D:
@@ -288,13 +288,16 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
     write_text(path, render_document(record, header=header))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file in one step; a link at the path is kept.
+def write_text(path: Path, text: str, *, follow: bool = True) -> None:
+    """Replace a file in one step.
+
+    Args:
+        follow: as for `replace_file`; False for a file whose name the user did not state.
 
     Raises:
         InvalidInput: it cannot be written; the old file is unchanged.
     """
     try:
-        replace_file(path, text)
+        replace_file(path, text, follow=follow)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None

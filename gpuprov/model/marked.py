@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from types import NoneType
 from typing import Any
 
 import yaml
@@ -14,6 +15,9 @@ Path_ = tuple[str | int, ...]
 
 
 FLOAT = "tag:yaml.org,2002:float"
+NUMBERS = (FLOAT, "tag:yaml.org,2002:int")
+LONGEST = 400
+"""Maximum length of a number: the time of one with colons, YAML's base of 60, is the square of its length."""
 MENDS = {
     "but found '<block": "indent the line as its neighbours are",
     "'\\t'": "indent with spaces: YAML allows no tabs there",
@@ -36,12 +40,15 @@ class Marked:
         """Parse YAML text.
 
         Raises:
-            InvalidInput: it is not YAML, has an alias, a key twice or a value that cannot be read, or is
-                nested too deeply; InFile where the line is known.
+            InvalidInput: it is not YAML, has more than `VALUES` values, an alias, a key twice, a key that is
+                a list, or a value that cannot be read, or is nested too deeply; InFile where the line is
+                known.
         """
         self.name = name
         self.lines: dict[Path_, int] = {}
         self.written: dict[Path_, str] = {}
+        if sum(map(text.count, "\n,[{:")) > VALUES:
+            raise InvalidInput(f"{name}: more than {VALUES} values")
         try:
             node = _compose(text)
             self.data = self._plain(node, ()) if node is not None else None
@@ -62,7 +69,7 @@ class Marked:
         written.
 
         Raises:
-            InFile: a mapping has a key twice.
+            InFile: as `_mapping` and `_scalar`.
         """
         self.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
@@ -71,19 +78,42 @@ class Marked:
             return [self._plain(item, (*path, index)) for index, item in enumerate(node.value)]
         if node.tag == FLOAT:
             self.written[path] = node.value
-        return _constructor.construct_object(node)
+        return self._scalar(node)
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        """Return the value of a node that is no mapping and no list.
+
+        Raises:
+            InFile: a number is longer than `LONGEST`, or the value is not of the type that its tag states.
+        """
+        line = node.start_mark.line + 1
+        if node.tag in NUMBERS and len(node.value) > LONGEST:
+            seen = f"a number of {len(node.value)} characters"
+            raise InFile("wrong-value", self.name, line, seen, expected=f"at most {LONGEST}")
+        try:
+            return _constructor.construct_object(node)
+        except (LookupError, TypeError, AttributeError, OverflowError):
+            raise InFile("wrong-value", self.name, line, f"not a value of its type {node.tag!r}") from None
 
     def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[Any, Any]:
-        """Return the plain data of a mapping; raise InFile if a key appears twice."""
+        """Return the plain data of a mapping; raise InFile if a key appears twice, and as `_key`."""
         plain: dict[Any, Any] = {}
         for key_node, value_node in node.value:
-            key = _constructor.construct_object(key_node, deep=True)
+            key = self._key(key_node, path)
             line = key_node.start_mark.line + 1
             if key in plain:
                 raise InFile("key-twice", self.name, line, f"key {key!r} appears twice in {dotted(path)}")
             self.lines[(*path, key)] = line
             plain[key] = self._plain(value_node, (*path, key))
         return plain
+
+    def _key(self, node: yaml.Node, path: Path_) -> Any:
+        """Return a key of a mapping; raise InFile if it is no text or number, and as `_scalar`."""
+        key = self._scalar(node) if isinstance(node, yaml.ScalarNode) else node
+        if not isinstance(key, (str, int, float, NoneType)):
+            line = node.start_mark.line + 1
+            raise InFile("wrong-value", self.name, line, f"a key in {dotted(path)} is no text or number")
+        return key
 
     def line(self, path: Path_) -> int:
         """Return the line of the nearest element of `path` that is in the file, or 1."""
@@ -124,6 +154,10 @@ def _compose(text: str) -> yaml.Node | None:
     return yaml.compose(text, Loader=Loader)
 
 
+VALUES = 1 << 21
+"""Maximum number of values of a document, shown by `,`, `[`, `{`, `:` and ends of lines; each takes
+700 bytes. A lock of 10,000 hosts has 100,000.
+"""
 POSSIBLE_ALIAS = re.compile(r"(?:^|[\s,\[{:?-])[&*]\w", re.MULTILINE)
 
 _constructor = yaml.constructor.SafeConstructor()

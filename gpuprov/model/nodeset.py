@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
@@ -15,6 +16,7 @@ square of the ranges or more.
 _NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
+COMMAS, SIGNS = re.compile(r"\[[^\[\]]*\]|,"), re.compile(r"\[[^\[\]]*\]|[,!&^]")
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
 
 
@@ -97,7 +99,7 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
-    parts = re.split(r",(?![^\[\]]*\])", text)
+    parts = _split(text, COMMAS)
     together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
     if not together and re.search("[!&^]", text):
         raise ValueError(f"at most {SEVERAL} ranges of names with several numbers, with !, & or ^")
@@ -125,12 +127,22 @@ def _count(text: str) -> int:
         ValueError: not a range of numbers.
     """
     total = 0
-    for pattern in re.split(r"[,!&^](?![^\[\]]*\])", text):
+    for pattern in _split(text, SIGNS):
         names = 1
         for ranges in re.findall(r"\[([^\[\]]*)\]", pattern):
-            names *= sum(map(_size, ranges.split(",")))
+            names = min(names * sum(map(_size, ranges.split(","))), LARGEST + 1)
         total += names
     return total
+
+
+def _split(text: str, signs: re.Pattern[str]) -> list[str]:
+    """Split a set at signs that are outside brackets, in time of its length.
+
+    Args:
+        signs: pattern of a pair of brackets or a sign.
+    """
+    ends = [found.span() for found in signs.finditer(text) if found[0][0] != "["]
+    return [text[end:start] for (_, end), (start, _) in pairwise([(0, 0), *ends, (len(text), len(text))])]
 
 
 def _size(stated: str) -> int:

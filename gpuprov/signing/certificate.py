@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import read_bounded
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -64,7 +65,7 @@ def read_certificate(path: Path) -> Certificate:
             `LEAST_BITS` bits.
     """
     try:
-        return parse_certificate(path.read_bytes())
+        return parse_certificate(read_bounded(path))
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror}", expected="a certificate", do=HOW_TO) from None
     except ValueError as error:

@@ -15,6 +15,7 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.secure_boot import KeyCommand, SecureBoot
 from gpuprov.signing.certificate import Certificate, read_certificate
 from gpuprov.signing.signature import Sign, signed
+from gpuprov.untrusted.stated import read_bounded
 
 PKCS11 = "pkcs11:"
 """Start of the URI of a key in a token (RFC 7512)."""
@@ -90,7 +91,7 @@ def _of_file(path: Path) -> Sign:
                 expected="readable only by its owner",
                 do=f"chmod 600 {path}",
             )
-        content = path.read_bytes()
+        content = read_bounded(path)
         load = load_pem_private_key if b"-----BEGIN" in content else load_der_private_key
         private = load(content, None)
     except OSError as error:

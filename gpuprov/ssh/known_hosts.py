@@ -20,6 +20,7 @@ from paramiko.pkey import UnknownKeyType
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
+from gpuprov.untrusted.stated import read_bounded
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
@@ -274,7 +275,7 @@ def read_known_hosts(path: Path) -> KnownHosts:
                 expected="a file that only its owner can write",
                 do=f"check the keys in it, then `chmod o-w {path}`",
             )
-        text = path.read_bytes()
+        text = read_bounded(path)
     except OSError as error:
         raise InvalidInput(
             f"{path} cannot be read: {error.strerror}", expected="a known-hosts file"

@@ -11,6 +11,7 @@ import paramiko
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
+from gpuprov.untrusted.stated import read_bounded
 
 _BINARY = b"SSHKRL\n\0"
 """Beginning of a key revocation list: PROTOCOL.krl of OpenSSH, which only `ssh-keygen` reads here."""
@@ -77,7 +78,7 @@ def _read(path: Path) -> RevokedKeys:
         InvalidInput: it cannot be read, or a line has no readable key.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path)
     except OSError as error:
         raise _unusable(path, error.strerror or "unreadable") from error
     if content.startswith(_BINARY):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import read_bounded
 
 BEGIN, END = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
 
@@ -43,7 +44,7 @@ def binary(keyring: Keys) -> bytes:
         InvalidInput: the file cannot be read, or its armor does not decode or has no complete block.
     """
     try:
-        content = keyring.read_bytes() if isinstance(keyring, Path) else keyring
+        content = read_bounded(keyring) if isinstance(keyring, Path) else keyring
     except OSError as error:
         raise InvalidInput(
             f"keyring {label(keyring)}: {error.strerror}", do="name the repository's key file"

@@ -5,6 +5,7 @@ Another person may have written them. None of their contents ends a command with
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from json import JSONDecodeError
@@ -19,6 +20,7 @@ STATED_BYTES = 128 << 20
 """Maximum size of a stated file: results of `accept` for a thousand nodes have about 50 MB."""
 STATED_VALUES = 1 << 22
 """Maximum number of values in stated JSON: three times as many as the results of a thousand nodes."""
+PIECE = 1 << 16
 _CAUSE = 200
 """Maximum length of a cause in a message, in characters."""
 
@@ -45,6 +47,23 @@ def stated_file(name: object, *, expected: str, do: str = "") -> Iterator[None]:
         raise InvalidInput(f"{name}: {_cause(error)}", expected=expected, do=do) from None
 
 
+def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
+    """Return the content of a file of at most `limit` bytes.
+
+    The size that the system states is not asked: that of /dev/zero is 0, and a link can lead there.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    content = bytearray()
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):  # `read(limit)` would take that memory at once
+            content += piece
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return bytes(content)
+
+
 def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
     """Return the JSON document in a stated file; the arguments are those of `stated_file`.
 
@@ -52,9 +71,7 @@ def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
         InvalidInput: the file cannot be read, exceeds `STATED_BYTES`, or is not JSON.
     """
     with stated_file(path, expected=expected, do=do):
-        with path.open("rb") as file:
-            data = file.read(STATED_BYTES + 1)
-        return stated_json(data)
+        return stated_json(read_bounded(path, STATED_BYTES))
 
 
 def stated_json(data: bytes | str) -> Any:

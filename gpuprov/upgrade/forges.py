@@ -106,7 +106,11 @@ gpuprov-$name:
       [ "$$CI_JOB_STATUS" = success ] || [ -z "$$GPUPROV_TOKEN" ] || {
         $fenced
         issues="$$CI_API_V4_URL/projects/$$CI_PROJECT_ID/issues"
-        api() { curl --fail --silent --show-error --header "PRIVATE-TOKEN: $$GPUPROV_TOKEN" "$$@"; }
+        # Not in an argument: other users of the machine could read it.
+        api() {
+          printf 'header = "PRIVATE-TOKEN: %s"\\n' "$$GPUPROV_TOKEN" |
+            curl --fail --silent --show-error --config - "$$@"
+        }
         me=$$(api "$$CI_API_V4_URL/user" |
           python3 -c 'import json, sys; print(int(json.load(sys.stdin)["id"]))')
         own='import json, sys; print(*[int(each["iid"]) for each in json.load(sys.stdin)

@@ -179,7 +179,7 @@ def component(plan: str, part: str) -> tuple[list[str], dict[str, str]]:
 def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> None:
     document, found = EARLIER[earlier]
     answers = f"case $* in *per_page*) cat <<'END'\n{document}\nEND\n;; */user) echo '{{\"id\": 1}}';; esac"
-    runner.program("curl", answers)
+    runner.program("curl", f"cat >>config; {answers}")
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
     (runner.folder / ".ssh").mkdir()
     (runner.folder / ".ssh/known_hosts").write_text("of the runner's user")
@@ -189,7 +189,7 @@ def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> N
         "CI_API_V4_URL": "https://g",
         "CI_PROJECT_ID": "1",
         "CI_MERGE_REQUEST_IID": "5",
-        "GPUPROV_TOKEN": "t",
+        "GPUPROV_TOKEN": "glpat-1",
     }
     files = {"GPUPROV_SSH_KEY": f"{runner.folder}/key", "GPUPROV_KNOWN_HOSTS": f"{runner.folder}/known"}
     lines, variables = component("true", "script")
@@ -200,6 +200,8 @@ def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> N
     change = f"--request PUT --data-urlencode body@plan.md {notes}/7" if found else f"body@plan.md {notes}"
     assert runner.calls[-2].endswith(change)
     assert runner.calls[-1] == "ssh-agent -k"
+    assert not any("glpat-1" in call for call in runner.calls)  # other users see arguments
+    assert set((runner.folder / "config").read_text().splitlines()) == {'header = "PRIVATE-TOKEN: glpat-1"'}
     assert (runner.folder / ".ssh/known_hosts").read_text() == "of the runner's user"
     assert (runner.folder / ".ssh/known_hosts2").read_text() == "x"
 

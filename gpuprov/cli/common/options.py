@@ -19,6 +19,7 @@ from gpuprov.cli.common.logs import said
 from gpuprov.cli.common.terminal import Declined, show, tell
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted import json_text
+from gpuprov.untrusted.stated import read_bounded
 
 if TYPE_CHECKING:
     from gpuprov.model.lock import Lock, LockedGroup
@@ -227,7 +228,7 @@ def _controllers(chosen: Chosen) -> str | None:
     not parsed.
     """
     try:
-        said = b"\ncontrollers:" in chosen.lock_path.read_bytes()
+        said = b"\ncontrollers:" in read_bounded(chosen.lock_path)
     except OSError:
         return None
     return chosen.lock.controllers if said else None

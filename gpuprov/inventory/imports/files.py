@@ -12,6 +12,7 @@ import yaml
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.documents import MAX_BYTES
+from gpuprov.untrusted.stated import read_bounded
 
 ALIASED = 20_000
 """Maximum number of values that aliases (`*name`) add to an inventory's files; nested ones multiply."""
@@ -63,9 +64,7 @@ def check_files(path: Path) -> list[Path]:
 def _content(path: Path) -> bytes:
     """Return the content of a file; InvalidInput if it is larger than `MAX_BYTES` or cannot be read."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InvalidInput(f"{path} is larger than {MAX_BYTES >> 20} MiB")
-        return path.read_bytes()
+        return read_bounded(path, MAX_BYTES)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
 

@@ -5,6 +5,7 @@ A wheel is read, never installed: none of its code runs.
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
 from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
+from gpuprov.untrusted.stated import read_bounded
 
 PACKAGE = "gpuprov-catalog"
 INSIDE = "gpuprov_catalog"
@@ -107,10 +109,11 @@ def _bounded(path: Path) -> bytes:
         GpuprovError: it cannot be read.
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise InvalidInput(f"{path} is larger than {LARGEST} bytes", expected="a file of a catalog")
-        return path.read_bytes()
+        return read_bounded(path, LARGEST)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            seen = f"{path} is larger than {LARGEST} bytes"
+            raise InvalidInput(seen, expected="a file of a catalog") from None
         raise GpuprovError(f"{path} cannot be read: {error.strerror}") from error
 
 

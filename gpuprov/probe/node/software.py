@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import time
 
 import gpuprov_cdi
 
@@ -67,6 +68,8 @@ PYTHON_FOLDERS = (
 """Patterns of folders with Python packages, those of root first."""
 ENVIRONMENTS_AT_MOST, FOLDERS_AT_MOST = 40, 4096
 """Numbers of found frameworks, and of folders with Python packages, after which the search ends."""
+SEARCH_S = 6.0
+"""Seconds after which the search ends: a user can create millions of folders without any packages."""
 ENTRIES_AT_MOST = 4096
 """Number of entries of one folder that are looked at."""
 
@@ -217,15 +220,14 @@ def _running_with_gpus() -> "list[list[Any]]":
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
     """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments,
-    of at most `FOLDERS_AT_MOST` folders, until `ENVIRONMENTS_AT_MOST` are found.
+    of at most `FOLDERS_AT_MOST` folders, until `ENVIRONMENTS_AT_MOST` are found or `SEARCH_S` have passed.
 
     Users can write most of these folders: links of users other than root and the probe's are not followed,
     and root's folders come first, so that no user's push them out.
     """
-    found, known = [], set()
-    for folder in itertools.islice(
-        itertools.chain.from_iterable(map(folders_of_users, PYTHON_FOLDERS)), FOLDERS_AT_MOST
-    ):
+    found, known, until = [], set(), time.monotonic() + SEARCH_S
+    folders = (folder for pattern in PYTHON_FOLDERS for folder in folders_of_users(pattern, until))
+    for folder in itertools.islice(folders, FOLDERS_AT_MOST):
         real = os.path.realpath(folder)
         if real not in known:
             known.add(real)
@@ -235,18 +237,24 @@ def frameworks(parameters: "Values") -> "Any":
     return sorted(found, key=lambda row: row["folder"])
 
 
-def folders_of_users(pattern: str) -> "Iterator[str]":
-    """Yield the folders that match a pattern, as glob does, but without following links of other users."""
-    return _below("", pattern.strip("/").split("/"))
+def folders_of_users(pattern: str, until: float) -> "Iterator[str]":
+    """Yield the folders that match a pattern, as glob does, but without following links of other users.
+
+    Args:
+        until: time at which the search ends, as of `time.monotonic`.
+    """
+    return _below("", pattern.strip("/").split("/"), until)
 
 
-def _below(folder: str, parts: "list[str]") -> "Iterator[str]":
+def _below(folder: str, parts: "list[str]", until: float) -> "Iterator[str]":
     """Yield the folders below a folder that match the parts of a pattern, one at a time."""
     if not parts:
         yield folder
         return
+    if time.monotonic() > until:
+        return
     for name in folders_in(folder or "/", parts[0]):
-        yield from _below(folder + "/" + name, parts[1:])
+        yield from _below(folder + "/" + name, parts[1:], until)
 
 
 def folders_in(folder: str, pattern: str) -> "list[str]":

@@ -9,9 +9,15 @@ from xml.etree.ElementTree import fromstring
 import pytest
 
 from gpuprov.accept.judge import document, judge
+from gpuprov.cli.accept import _baseline
 from gpuprov.cli.common.group import run
+from gpuprov.errors import InvalidInput
+from gpuprov.files.runs import make_folder, state_dir
 from gpuprov.history import keep
 from gpuprov.history.record import of_acceptance
+from gpuprov.model.documents import write_text
+from gpuprov.report.plots import KEPT
+from gpuprov.untrusted import json_text
 from tests.unit.accept.recorded import recorded
 
 
@@ -99,6 +105,22 @@ def test_this_machine_has_no_driver_and_the_run_is_kept(capsys: pytest.CaptureFi
     assert json.loads(kept.read_text())["nodes"][0]["verdict"] == "failed"
     run(["history"])
     assert kept.parent.name in capsys.readouterr().out
+
+
+def test_latest_is_the_last_run_of_the_same_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another fleet have a node of the same name, and the later run."""
+    monkeypatch.chdir(tmp_path)
+    for number, fleet in enumerate(("/a/fleet.lock.yml", "/b/fleet.lock.yml")):
+        measured = {**recorded("quick"), "seconds": number}
+        judged = judge({"gpu01": measured})
+        name = f"2026112{number}-120000-accept-0000"
+        write_text(make_folder(state_dir() / "runs" / name) / KEPT, json_text(document(judged)))
+        keep(of_acceptance(name, judged, fleet), print)
+    assert _baseline("latest", "/a/fleet.lock.yml")["gpu01"]["seconds"] == 0  # type: ignore[index]
+    Path("fleet.lock.yml").touch()
+    with pytest.raises(InvalidInput, match="no saved run of accept"):
+        _baseline("latest", "/c/fleet.lock.yml")
+    assert run(["report"]) == 2
 
 
 def test_a_recorded_run_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -275,3 +275,30 @@ def test_the_mark_of_text_goes_and_comes_back(folder: Path) -> None:
     assert "rack: !unsafe '{{ x }}'" in (folder / "made/group_vars/train_a.yml").read_text()
     found = import_fleet([folder / "made"], ImportHints({}, {}))
     assert found["groups"]["train-a"]["vars"] == {"rack": text, "nested": {"a": [1, True, None]}}
+
+
+@pytest.mark.parametrize("link", ["out/hosts.yml", "out/group_vars"])
+def test_no_link_leads_a_file_of_the_inventory_elsewhere(folder: Path, capsys: Any, link: str) -> None:
+    """Check a folder that came with a repository of another person."""
+    home = folder / "home"
+    home.mkdir()
+    (home / "train_a.yml").write_text("mine\n")
+    (folder / "out").mkdir()
+    (folder / link).symlink_to(home / "new.yml" if link.endswith(".yml") else home)
+    assert run(["inventory", "generate", str(folder / "out"), "-F", str(folder / "fleet.yml")]) == 2
+    assert f"{link} was not written by gpuprov" in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == ["train_a.yml"]
+    assert (home / "train_a.yml").read_text() == "mine\n"
+
+
+def test_no_link_leads_the_schema_or_the_fleet_of_init_elsewhere(tmp_path: Path, capsys: Any) -> None:
+    mine, fleet, schema = tmp_path / "mine", tmp_path / "fleet.yml", tmp_path / ".fleet.schema.json"
+    mine.write_text("mine\n")
+    schema.symlink_to(mine)
+    words = ["init", "--profile", "hgx-h200-8", "--hosts", "gpu01", "--os", "debian12", "-F", str(fleet)]
+    fleet.symlink_to(tmp_path / "new")
+    assert run(words) == 2
+    assert "is a link to a file that does not exist" in capsys.readouterr().err
+    fleet.unlink()
+    assert run(words) == 0
+    assert (mine.read_text(), schema.is_symlink()) == ("mine\n", False)

@@ -151,3 +151,16 @@ def test_what_nobody_can_mean(one_group: Write, stack: dict[str, object], said: 
 def test_components_are_named_only_with_upgrade(one_group: Write) -> None:
     assert isinstance(_run(one_group(), "driver").exception, InvalidInput)
     assert isinstance(_run(one_group(), "--upgrade", "kernel").exception, InvalidInput)
+
+
+def test_no_link_leads_the_lock_to_a_new_file(one_group: Write, tmp_path: Path) -> None:
+    """Check the folder of another person: a shell would run lines of the fleet in the lock."""
+    fleet, profile = one_group(driver="580"), tmp_path / "home/.profile"
+    profile.parent.mkdir()
+    hook = f'rollout: {{hooks: {{drain: {{run: "x\\ntouch {tmp_path}/run\\n"}}}}}}\n'
+    fleet.write_text(fleet.read_text() + hook)
+    fleet.with_name("fleet.lock.yml").symlink_to(profile)
+    said = _run(fleet)
+    assert isinstance(said.exception, InvalidInput)
+    assert "fleet.lock.yml cannot be written: is a link to a file that does not exist" in str(said.exception)
+    assert not profile.exists()

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model.fleet import read_fleet
+from gpuprov.model.fleet import parse_fleet, read_fleet
 from gpuprov.model.profile import load_profile, shipped_profiles
 
 GOOD = """\
@@ -327,3 +328,36 @@ def test_places_that_cannot_be(tmp_path: Path, key: str, places: str, said: str)
     text = complaint(tmp_path, f"{GOOD}{key}: {places}\n")
     assert said.replace("KEY", key) in text
     assert text.startswith("fleet.yml:8")
+
+
+@pytest.mark.parametrize(
+    ("stated", "seen"),
+    [
+        ("? {a: b}\n: 1\n", "a key in the document is no text or number"),
+        ("? [a]\n: 1\n", "a key in the document is no text or number"),
+        ("? !!binary AA==\n: 1\n", "a key in the document is no text or number"),
+        ("a: !!bool perhaps\n", "not a value of its type 'tag:yaml.org,2002:bool'"),
+        ("a: !!timestamp never\n", "not a value of its type 'tag:yaml.org,2002:timestamp'"),
+        ("a: !!int ''\n", "not a value of its type 'tag:yaml.org,2002:int'"),
+        ("a: 1" + ":10" * 300_000 + "\n", "a number of 900001 characters; expected at most 400"),
+        ("a: 1" + ":10" * 300_000 + ".5\n", "a number of 900003 characters; expected at most 400"),
+    ],
+)
+def test_a_value_that_yaml_cannot_make_is_named(tmp_path: Path, stated: str, seen: str) -> None:
+    """Check that neither a traceback nor the time of a number in base 60 ends a command."""
+    begun = time.process_time()
+    assert f"fleet.yml:1: {seen}" in complaint(tmp_path, stated)
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no file without an end")
+def test_a_link_to_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yml"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(InvalidInput, match=r"fleet\.yml cannot be read: larger than 33554432 bytes"):
+        read_fleet(path)
+
+
+def test_a_document_of_too_many_values_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"fleet\.yml: more than 2097152 values"):
+        parse_fleet("a: [" + "," * (1 << 21) + "]", "fleet.yml")

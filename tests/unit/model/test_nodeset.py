@@ -62,6 +62,14 @@ def test_so_do_names_of_many_numbers() -> None:
     assert time.process_time() - begun < 5
 
 
+def test_a_long_list_takes_time_of_its_length() -> None:
+    names, begun = [f"gpu{number}" for number in range(8000)], time.process_time()
+    assert expand(",".join(names)) == names
+    with pytest.raises(ValueError, match="at most 100000 host names in one set, not 100001"):
+        expand("a" + "[1-9]" * 8000)
+    assert time.process_time() - begun < 5
+
+
 def test_many_names_that_fold_are_one_set() -> None:
     names = [
         f"x{x}c{c}s{s}b{b}n0" for x in range(1000, 1008) for c in range(8) for s in range(8) for b in range(2)

@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,6 +114,24 @@ def test_a_home_with_many_entries_takes_little_memory_and_hides_no_folder_of_roo
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_many_folders_without_packages_end_the_search_and_not_the_answer(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a second pass for each look at the clock: the folders of root were found before."""
+    (packages(tmp_path / "opt") / "torch/version.py").write_text(VERSION)
+    own = f"{tmp_path}/opt/*/lib/python3*/site-packages"
+    monkeypatch.setattr(software, "PYTHON_FOLDERS", (own, f"{tmp_path}/home/*/*/*/site-packages"))
+    monkeypatch.setattr(software, "SEARCH_S", 40.0)
+    seconds = iter(range(10_000))
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(software, "time", clock)
+    for number in range(500):
+        (home / f"a{number // 5}/b{number}").mkdir(parents=True)
+    [row] = software.frameworks({})
+    assert str(tmp_path / "opt") in row["folder"]
+    assert next(seconds) < 200
 
 
 def test_a_pipe_is_not_opened(home: Path) -> None:

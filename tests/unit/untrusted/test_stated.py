@@ -41,5 +41,5 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monkey
     assert stated.read_stated_json(path, expected="a list") == {"a": "\N{REPLACEMENT CHARACTER}"}
     monkeypatch.setattr(stated, "STATED_BYTES", 10)
     for long in (path, Path("/dev/zero")):
-        with pytest.raises(InvalidInput, match="11 bytes, more than 10; expected a list"):
+        with pytest.raises(InvalidInput, match="larger than 10 bytes; expected a list"):
             stated.read_stated_json(long, expected="a list")

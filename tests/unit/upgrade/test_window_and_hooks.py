@@ -420,7 +420,7 @@ def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
 def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) -> None:
     write_program(
         tmp_path / "curl",
-        f'echo "$*" >>{tmp_path}/calls\n'
+        f'echo "$*" >>{tmp_path}/calls\ncat >>{tmp_path}/config\n'
         f"case $* in *--get*) echo '{found}';; */user) echo '{{\"id\": 5}}';; esac",
     )
     job = replace(schedule.drift(tmp_path, None), wheel=WHEEL)
@@ -428,7 +428,7 @@ def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) 
     [step] = yaml.safe_load(text)["gpuprov-drift"]["after_script"]
     told = {
         "CI_JOB_STATUS": "failed",
-        "GPUPROV_TOKEN": "t",
+        "GPUPROV_TOKEN": "glpat-1",
         "CI_API_V4_URL": "https://g/v4",
         "CI_PROJECT_ID": "1",
     }
@@ -438,6 +438,9 @@ def test_gitlab_adds_to_the_open_issue(tmp_path: Path, found: str, posted: str) 
     assert who.endswith("https://g/v4/user")
     assert "search=gpuprov drift https://g/v4/projects/1/issues?state=opened&in=title&author_id=5&" in look
     assert post.endswith(posted.replace("URL", "https://g/v4/projects/1"))
+    assert "glpat-1" not in who + look + post  # other users see arguments
+    header = 'header = "PRIVATE-TOKEN: glpat-1"'
+    assert set((tmp_path / "config").read_text().splitlines()) == {header}
 
 
 @pytest.mark.parametrize(
