@@ -25,6 +25,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "minor_version_compat": (r.MinorCompat, "cuda_major"),
         "architectures": (r.Architecture, "compute_capability"),
         "forward_compat": (r.ForwardCompat, "cuda"),
+        "host_limits": (r.HostLimit, "first"),
     },
     "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.GpuModel, "id")},
     "drivers": {

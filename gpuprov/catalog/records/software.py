@@ -81,6 +81,19 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLimit:
+    """The newest compiler and C library of a host with which nvcc of some CUDA releases compiles."""
+
+    first: Version
+    last: Version
+    gcc: Version
+    """Newest gcc; one with fewer digits includes all that it names."""
+    glibc: Version | None = None
+    """Newest glibc whose headers agree with the toolkit's; None: not known."""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRange:
     """Releases of a library with builds for one CUDA major (bounds inclusive)."""
 
@@ -172,6 +185,8 @@ class TorchBuilds:
     version: Version
     cuda_stable: tuple[Version, ...]
     cuda_experimental: tuple[Version, ...] = ()
+    default: Version | None = None
+    """CUDA of the default wheel; None: the wheels have their own rows."""
     source: Sources
 
 

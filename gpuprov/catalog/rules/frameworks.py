@@ -90,12 +90,13 @@ def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
     )
     builds = (*table.cuda_stable, *table.cuda_experimental) if table else ()
     source = tuple(dict.fromkeys((*(wheel.source if wheel else ()), *(table.source if table else ()))))
-    cuda = wheel.cuda if wheel else None
+    default = table.default if table else None
+    cuda = wheel.cuda if wheel else default
     if build and build != "cpu":
         cuda = version(f"{build[2:4]}.{build[4:] or 0}")
     elif build == "cpu":
         cuda = None
-    known = wheel is not None if build is None else table is not None or wheel is not None
+    known = wheel is not None or (default if build is None else table) is not None
     return Framework("torch", release, build, cuda, source, builds, known)
 
 

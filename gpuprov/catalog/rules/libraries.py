@@ -75,13 +75,19 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 
 
-def nccl_builds(catalog: Catalog, nccl: Version) -> tuple[Version, ...] | None:
-    """Return the CUDA releases for which an NCCL release was published; None if no whole list was read.
+def nccl_builds(catalog: Catalog, nccl: Version) -> tuple[Version, ...]:
+    """Return the CUDA releases for which builds of an NCCL release were seen; empty if none was.
 
-    Source: indexes of /compute/redist/nccl, which has the builds of the packages.
+    Source: indexes of /compute/redist/nccl, which has the builds of the packages; containers and build files.
     """
     record = catalog.nccl_by_version.get(nccl)
-    return record.cuda_builds_seen if record and record.builds_complete else None
+    return record.cuda_builds_seen if record else ()
+
+
+def nccl_builds_complete(catalog: Catalog, nccl: Version) -> bool:
+    """Return whether a whole list of the builds of an NCCL release was read: others were not published."""
+    record = catalog.nccl_by_version.get(nccl)
+    return record is not None and record.builds_complete
 
 
 def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel) -> bool:

@@ -104,20 +104,9 @@ def on_driver(case: Case, draft: Draft) -> Findings:
         )
     elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
-    elif way == "unknown" and rules.before_minor_compat(draft.branch, draft.cuda):
-        assert draft.branch is not None  # noqa: S101
-        text = (
-            f"{what}: the driver knows CUDA up to {draft.branch.native_cuda}, and minor versions are "
-            f"compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs a newer driver or a compat package"
-        )
-        yield warning(case, "cuda-driver", text, _MINOR)
     elif way == "unknown":
-        yield warning(
-            case,
-            "cuda-driver-unknown",
-            f"{what}: no driver floor is known for CUDA {draft.cuda.major}",
-            _MINOR,
-        )
+        rule = "cuda-driver" if rules.before_minor_compat(draft.branch, draft.cuda) else "cuda-driver-unknown"
+        yield warning(case, rule, unknown_text(what, draft.cuda, draft), _MINOR)
     else:
         yield violation(
             case,
@@ -134,6 +123,16 @@ def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     return (
         f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
         f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
+    )
+
+
+def unknown_text(what: str, cuda: Version, draft: Draft) -> str:
+    """Return what is known of a CUDA release without a driver floor; `what` begins the sentence."""
+    if draft.branch is None or not rules.before_minor_compat(draft.branch, cuda):
+        return f"{what}: no driver floor is known for CUDA {cuda.major}"
+    return (
+        f"{what}: the driver knows CUDA up to {draft.branch.native_cuda}, and minor versions are "
+        f"compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs a newer driver or a compat package"
     )
 
 

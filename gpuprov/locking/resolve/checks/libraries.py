@@ -120,12 +120,23 @@ def nccl(case: Case, draft: Draft) -> Findings:
 
 
 def _nccl_published(case: Case, nccl: Version, build: Version) -> Findings:
-    """Yield the violation of an NCCL build that is not in the whole list of the release's builds."""
+    """Yield the finding about an NCCL build that is not among those seen of the release: a violation if the
+    whole list was read, else a warning.
+    """
     builds = libraries.nccl_builds(case.catalog, nccl)
-    if builds is not None and build not in builds:
-        there = ", ".join(f"+cuda{each}" for each in builds)
+    if not builds or build in builds:
+        return
+    source = case.catalog.nccl_by_version[nccl].source
+    there = ", ".join(f"+cuda{each}" for each in builds)
+    if libraries.nccl_builds_complete(case.catalog, nccl):
         text = f"NCCL {nccl}+cuda{build} was not published: there are {there}"
-        yield violation(case, "nccl-build", text, *case.catalog.nccl_by_version[nccl].source)
+        yield violation(case, "nccl-build", text, *source)
+    else:
+        text = (
+            f"NCCL {nccl}+cuda{build} was not seen, only {there}: "
+            "`gpuprov lock` looks in the repository's index"
+        )
+        yield warning(case, "nccl-build", text, *source)
 
 
 def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
@@ -250,12 +261,8 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
         text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
         yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
     elif way == "unknown":
-        yield warning(
-            case,
-            "framework-driver",
-            f"{what}: no driver floor is known for CUDA {cuda.major}",
-            *wanted.source,
-        )
+        text = cuda_checks.unknown_text(what, cuda, draft)
+        yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
     else:
         text = cuda_checks.too_old_text(case, what, cuda, draft)
         yield violation(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
