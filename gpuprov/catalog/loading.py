@@ -26,6 +26,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "architectures": (r.Architecture, "compute_capability"),
         "forward_compat": (r.ForwardCompat, "cuda"),
         "host_limits": (r.HostLimit, "first"),
+        "early_drivers": (r.EarlyDriver, "cuda"),
     },
     "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.GpuModel, "id")},
     "drivers": {
@@ -48,6 +49,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "frameworks": {
         "pytorch_wheels": (r.TorchWheel, "version"),
         "pytorch_builds": (r.TorchBuilds, "version"),
+        "torch_floors": (r.CapabilityFloor, "after"),
         "tensorflow_tested": (r.TensorflowTested, "version"),
         "tensorflow_wheels": (r.TensorflowWheel, "version"),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gpuprov.catalog.records.hardware import Doubts, Sources
@@ -44,6 +44,15 @@ class MinorCompat:
     driver_range_doc: str
     source: Sources
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyDriver:
+    """The lowest driver of a CUDA release before 11."""
+
+    cuda: Version
+    min_driver: Version
+    source: Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +144,8 @@ class Nccl:
     cuda_builds_seen: tuple[Version, ...] = ()
     builds_complete: bool = False
     """Whether no other build than those seen was published."""
+    builds_absent: dict[str, tuple[Version, ...]] = field(default_factory=dict)
+    """System → builds that its repository lacks, though they exist."""
     note: str = ""
     source: Sources
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.records import CapabilityFloor
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import InvalidInput
 
@@ -114,6 +115,13 @@ def _tensorflow(catalog: Catalog, release: Version) -> Framework:
         row.source if row else (),
         known=row is not None,
     )
+
+
+def torch_floor(catalog: Catalog, framework: Framework) -> CapabilityFloor | None:
+    """Return the lowest compute capability in wheels of a PyTorch release; None for another framework."""
+    rows: tuple[CapabilityFloor, ...] = catalog.tables["frameworks.torch_floors"]
+    after = [row for row in rows if framework.version.minor > row.after and framework.name == "torch"]
+    return max(after, key=lambda row: row.after, default=None)
 
 
 def build_exists(framework: Framework) -> bool | None:

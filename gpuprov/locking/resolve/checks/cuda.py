@@ -105,8 +105,9 @@ def on_driver(case: Case, draft: Draft) -> Findings:
     elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
     elif way == "unknown":
-        rule = "cuda-driver" if rules.before_minor_compat(draft.branch, draft.cuda) else "cuda-driver-unknown"
-        yield warning(case, rule, unknown_text(what, draft.cuda, draft), _MINOR)
+        older = rules.before_minor_compat(case.catalog, draft.driver, draft.branch, draft.cuda)
+        rule = "cuda-driver" if older else "cuda-driver-unknown"
+        yield warning(case, rule, unknown_text(case, what, draft.cuda, draft), _MINOR, "cuda-rn-early")
     else:
         yield violation(
             case,
@@ -126,13 +127,14 @@ def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     )
 
 
-def unknown_text(what: str, cuda: Version, draft: Draft) -> str:
+def unknown_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     """Return what is known of a CUDA release without a driver floor; `what` begins the sentence."""
-    if draft.branch is None or not rules.before_minor_compat(draft.branch, cuda):
+    if not rules.before_minor_compat(case.catalog, draft.driver, draft.branch, cuda):
         return f"{what}: no driver floor is known for CUDA {cuda.major}"
+    lowest = rules.early_driver(case.catalog, cuda)
     return (
-        f"{what}: the driver knows CUDA up to {draft.branch.native_cuda}, and minor versions are "
-        f"compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs a newer driver or a compat package"
+        f"{what}: minor versions are compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs "
+        f"{f'driver {lowest} or newer' if lowest else 'a newer driver'}, or a compat package"
     )
 
 
