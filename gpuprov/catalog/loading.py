@@ -25,6 +25,8 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "minor_version_compat": (r.MinorCompat, "cuda_major"),
         "architectures": (r.Architecture, "compute_capability"),
         "forward_compat": (r.ForwardCompat, "cuda"),
+        "host_limits": (r.HostLimit, "first"),
+        "early_drivers": (r.EarlyDriver, "cuda"),
     },
     "gpus": {"segments": (r.Segment, "segment"), "gpus": (r.GpuModel, "id")},
     "drivers": {
@@ -47,6 +49,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "frameworks": {
         "pytorch_wheels": (r.TorchWheel, "version"),
         "pytorch_builds": (r.TorchBuilds, "version"),
+        "torch_floors": (r.CapabilityFloor, "after"),
         "tensorflow_tested": (r.TensorflowTested, "version"),
         "tensorflow_wheels": (r.TensorflowWheel, "version"),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gpuprov.catalog.records.hardware import Doubts, Sources
@@ -47,6 +47,15 @@ class MinorCompat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyDriver:
+    """The lowest driver of a CUDA release before 11."""
+
+    cuda: Version
+    min_driver: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardCompat:
     """One row of the forward-compatibility matrix: `cuda-compat-X-Y` and the branches that support it."""
 
@@ -78,6 +87,19 @@ class Architecture:
     source: Sources
     doubts: Doubts = ()
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLimit:
+    """The newest compiler and C library of a host with which nvcc of some CUDA releases compiles."""
+
+    first: Version
+    last: Version
+    gcc: Version
+    """Newest gcc; one with fewer digits includes all that it names."""
+    glibc: Version | None = None
+    """Newest glibc whose headers agree with the toolkit's; None: not known."""
+    source: Sources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +144,8 @@ class Nccl:
     cuda_builds_seen: tuple[Version, ...] = ()
     builds_complete: bool = False
     """Whether no other build than those seen was published."""
+    builds_absent: dict[str, tuple[Version, ...]] = field(default_factory=dict)
+    """System → builds that its repository lacks, though they exist."""
     note: str = ""
     source: Sources
 
@@ -172,6 +196,8 @@ class TorchBuilds:
     version: Version
     cuda_stable: tuple[Version, ...]
     cuda_experimental: tuple[Version, ...] = ()
+    default: Version | None = None
+    """CUDA of the default wheel; None: the wheels have their own rows."""
     source: Sources
 
 

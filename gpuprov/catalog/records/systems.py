@@ -35,6 +35,17 @@ class ArchiveCuda:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelCompiler:
+    """The compiler of a system's newer kernels, if it is not the system's own."""
+
+    kernels_from: Version
+    gcc: Version
+    brought_by: str
+    """The package that installs it for DKMS."""
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """One operating system release, and the software in its repositories."""
 
@@ -56,6 +67,10 @@ class System:
     driver_last: int | None = None
     kernel: Version | None = None
     """Kernel with which the release came."""
+    gcc: Version | None = None
+    """Its own gcc."""
+    glibc: Version | None = None
+    kernel_compiler: KernelCompiler | None = None
     doca_first: Version | None = None
     """First DOCA-Host release that supports the system."""
     streams: bool = False

@@ -96,7 +96,10 @@ def way(
     """
     if toolkit and native(driver, toolkit):
         return "native"
-    if not toolkit and (own := catalog.branches.get(driver.major)) and cuda.minor <= own.native_cuda:
+    if lowest := early_driver(catalog, cuda):
+        if driver >= lowest:
+            return "native"
+    elif not toolkit and (own := catalog.branches.get(driver.major)) and cuda.minor <= own.native_cuda:
         return "native"
     if minor_compat(catalog, driver, cuda.major):
         return "minor"
@@ -111,11 +114,23 @@ def way(
     return "no"
 
 
-def before_minor_compat(branch: Branch | None, cuda: Version) -> bool:
-    """Return whether a branch is older than a CUDA release for which there is no minor-version compatibility.
+def early_driver(catalog: Catalog, cuda: Version) -> Version | None:
+    """Return the lowest driver of a CUDA release before 11; None for a later or unknown one.
 
-    It began with CUDA 11. False for an unknown branch. Source: as `minor_compat`.
+    Source: CUDA Toolkit Release Notes, "CUDA Toolkit and Minimum Compatible Driver Versions".
     """
+    rows = [row for row in catalog.tables["cuda.early_drivers"] if cuda.within(row.cuda)]
+    return max(rows, key=lambda row: row.cuda).min_driver if rows else None
+
+
+def before_minor_compat(catalog: Catalog, driver: Version, branch: Branch | None, cuda: Version) -> bool:
+    """Return whether a driver is older than a CUDA release for which there is no minor-version compatibility.
+
+    It began with CUDA 11. False if neither the release's lowest driver nor the branch is known. Source: as
+    `minor_compat`.
+    """
+    if lowest := early_driver(catalog, cuda):
+        return driver < lowest
     return branch is not None and cuda.major < FIRST_MINOR_COMPAT and cuda.minor > branch.native_cuda
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprov.catalog.catalog import Catalog
+from gpuprov.catalog.records import CapabilityFloor
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import InvalidInput
 
@@ -90,12 +91,13 @@ def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
     )
     builds = (*table.cuda_stable, *table.cuda_experimental) if table else ()
     source = tuple(dict.fromkeys((*(wheel.source if wheel else ()), *(table.source if table else ()))))
-    cuda = wheel.cuda if wheel else None
+    default = table.default if table else None
+    cuda = wheel.cuda if wheel else default
     if build and build != "cpu":
         cuda = version(f"{build[2:4]}.{build[4:] or 0}")
     elif build == "cpu":
         cuda = None
-    known = wheel is not None if build is None else table is not None or wheel is not None
+    known = wheel is not None or (default if build is None else table) is not None
     return Framework("torch", release, build, cuda, source, builds, known)
 
 
@@ -113,6 +115,13 @@ def _tensorflow(catalog: Catalog, release: Version) -> Framework:
         row.source if row else (),
         known=row is not None,
     )
+
+
+def torch_floor(catalog: Catalog, framework: Framework) -> CapabilityFloor | None:
+    """Return the lowest compute capability in wheels of a PyTorch release; None for another framework."""
+    rows: tuple[CapabilityFloor, ...] = catalog.tables["frameworks.torch_floors"]
+    after = [row for row in rows if framework.version.minor > row.after and framework.name == "torch"]
+    return max(after, key=lambda row: row.after, default=None)
 
 
 def build_exists(framework: Framework) -> bool | None:

@@ -7,7 +7,7 @@ makefiles.
 from __future__ import annotations
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import BuildRange, GpuModel
+from gpuprov.catalog.records import BuildRange, GpuModel, Nccl, System
 from gpuprov.catalog.version import Version
 
 
@@ -75,13 +75,14 @@ def nccl_build_exists(catalog: Catalog, nccl: Version, cuda_major: int) -> bool 
     return _build_exists(catalog.tables["nccl.builds"], nccl, cuda_major)
 
 
-def nccl_builds(catalog: Catalog, nccl: Version) -> tuple[Version, ...] | None:
-    """Return the CUDA releases for which an NCCL release was published; None if no whole list was read.
+def nccl_builds(nccl: Nccl, system: System | None) -> tuple[Version, ...]:
+    """Return the CUDA releases for which builds of an NCCL release were seen, without those that a report
+    misses in the repository of the system; empty if none was.
 
-    Source: indexes of /compute/redist/nccl, which has the builds of the packages.
+    Source: indexes of /compute/redist/nccl, which has the builds of the packages; containers and build files.
     """
-    record = catalog.nccl_by_version.get(nccl)
-    return record.cuda_builds_seen if record and record.builds_complete else None
+    absent = nccl.builds_absent.get(system.id, ()) if system else ()
+    return tuple(build for build in nccl.cuda_builds_seen if build not in absent)
 
 
 def nccl_gpu_ok(catalog: Catalog, nccl: Version, cuda_major: int, gpu: GpuModel) -> bool:

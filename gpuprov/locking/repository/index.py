@@ -43,6 +43,7 @@ class Package:
         size: bytes.
         streams: dnf module streams that own this version (`nvidia-driver:570-dkms`); empty: always visible.
         repository: URL of the repository that offers it.
+        built: day on which it was built, ISO; empty: not stated, as in every apt repository.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Package:
     sha256: str = ""
     streams: frozenset[str] = frozenset()
     repository: str = ""
+    built: str = ""
 
 
 class Records(Protocol):

@@ -234,7 +234,21 @@ def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str
         sha256=_child(package, "checksum").text or "",
         streams=frozenset(streams.get(nevra, ())),
         repository=root,
+        built=_built(package),
     )
+
+
+def _built(package: ElementTree.Element) -> str:
+    """Return the day on which a package was built, by its record; empty if that states none."""
+    time = package.find(COMMON + "time")
+    try:
+        return (
+            datetime.fromtimestamp(int(time.attrib["build"]), UTC).date().isoformat()
+            if time is not None
+            else ""
+        )
+    except (KeyError, ValueError, OverflowError, OSError):  # not stated, or not a time
+        return ""
 
 
 def _child(parent: ElementTree.Element, tag: str) -> ElementTree.Element:

@@ -158,11 +158,11 @@ class Chooser:
         if stated is not None:
             releases = [record for record in self._catalog.nccl if record.version.within(stated)]
             draft.nccl = releases[-1].version if releases else stated
-            known = _newest_build(draft, releases[-1]) if releases else None
+            known = _newest_build(self._case, draft, releases[-1]) if releases else None
             draft.nccl_build = self._case.nccl_build or known
         elif draft.cuda is not None and "nccl" not in self._case.absent and self._served:
             for record in reversed(self._catalog.nccl):
-                build = _newest_build(draft, record)
+                build = _newest_build(self._case, draft, record)
                 if build and self._nccl_fits(record, build):
                     draft.choose(nccl=record.version, nccl_build=build)
                     return
@@ -242,12 +242,13 @@ def _built_for(record: Cudnn, cuda_major: int) -> bool:
     return seen or cuda_major in record.wheel_cuda_majors
 
 
-def _newest_build(draft: Draft, release: Nccl) -> Version | None:
+def _newest_build(case: Case, draft: Draft, release: Nccl) -> Version | None:
     """Return the release's newest build for the toolkit's major whose CUDA minor the driver or compat package
     supports, or None.
     """
     known = draft.compat or (draft.branch.native_cuda if draft.branch else draft.cuda)
     if draft.cuda is None or known is None:
         return None
+    builds = libraries.nccl_builds(release, case.system)
     major = draft.cuda.major
-    return max((b for b in release.cuda_builds_seen if b.major == major and b <= known), default=None)
+    return max((b for b in builds if b.major == major and b <= known), default=None)

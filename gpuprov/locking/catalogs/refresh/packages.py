@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuprov.catalog import Catalog, version
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.locking.archives import ARCHIVES, Finder
+from gpuprov.locking.catalogs.refresh.days import BUILT
 from gpuprov.locking.catalogs.refresh.gpu_lists import gpu_list
 from gpuprov.locking.catalogs.refresh.seen import GpuList, NotRead, Reading, Readings, Seen
 from gpuprov.locking.repository.index import Index, Package
@@ -97,9 +98,7 @@ def _of_nvidia(index: Index, system: str) -> Iterator[Seen]:
     """Yield drivers, CUDA toolkits, compat packages, cuDNN 9 and NCCL in the index of one system."""
     for name in sorted(index.names()):
         if _DRIVER.fullmatch(name):
-            proprietary = name.startswith(("cuda-drivers", "nvidia-kernel-dkms", "kmod-nvidia-latest"))
-            flavour = {"flavour": "proprietary" if proprietary else "open"}
-            yield from _versions(index, name, lambda v, said=flavour: Seen("driver", v, system, said))
+            yield from _drivers(index, name, system)
         elif match := _CUDA.fullmatch(name):
             if match["kind"] == "toolkit":
                 yield from _versions(index, name, lambda v: Seen("cuda", v, system))
@@ -114,6 +113,17 @@ def _of_nvidia(index: Index, system: str) -> Iterator[Seen]:
             upstream, build = index.order.upstream(package.version), _BUILD.search(package.version)
             if build and _VERSION.fullmatch(upstream):
                 yield Seen("nccl", version(upstream), system, {"cuda": build["cuda"]})
+
+
+def _drivers(index: Index, name: str, system: str) -> Iterator[Seen]:
+    """Yield the drivers in a package's versions, with the flavour, and the day on which it was built."""
+    proprietary = name.startswith(("cuda-drivers", "nvidia-kernel-dkms", "kmod-nvidia-latest"))
+    flavour = {"flavour": "proprietary" if proprietary else "open"}
+    for package in index.versions(name):
+        upstream = index.order.upstream(package.version)
+        if _VERSION.fullmatch(upstream):
+            built = {BUILT: package.built} if package.built else {}
+            yield Seen("driver", version(upstream), system, flavour | built)
 
 
 def _versions(index: Index, name: str, make: Callable[..., Seen]) -> Iterator[Seen]:

@@ -92,7 +92,7 @@ class Proposal:
         """Propose a value for a field of a record; nothing if the field already has it.
 
         A replacement counts as overwriting a value stated by hand, unless this package reads all sources of
-        the old value, or the new value is a list that contains the old one.
+        the old value, or the new value is a list or a mapping that contains the old one.
 
         Args:
             record_of: file, section and name of the record.
@@ -104,6 +104,7 @@ class Proposal:
         record = self.record(*record_of) or {}
         old, value = record.get(to[0]), to[1]
         grown = isinstance(old, list) and isinstance(value, list) and all(each in value for each in old)
+        grown |= isinstance(old, dict) and isinstance(value, dict) and old.items() <= value.items()
         cited = record.get("source", ()) if stated_by is None else stated_by
         by_hand = (
             () if old is None or grown else tuple(each for each in cited if not each.startswith(MACHINE))

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuprov.catalog import Catalog, Version
 from gpuprov.locking.catalogs.refresh.bulletins import propose_bulletins
+from gpuprov.locking.catalogs.refresh.days import propose_days
 from gpuprov.locking.catalogs.refresh.gpus import propose_gpus
 from gpuprov.locking.catalogs.refresh.proposal import LAST_READ, Document, Proposal
 from gpuprov.locking.catalogs.refresh.seen import Kind, Reading, Seen
@@ -53,12 +54,13 @@ def _where(seen: Iterable[Seen]) -> str:
 
 def _drivers(proposal: Proposal, catalog: Catalog, reading: Reading, day: str) -> None:
     """Propose new versions of known driver branches, and records of unknown branches; the newest version of a
-    branch too.
+    branch too, and the days of drivers that have none.
     """
     by_branch: dict[int, Held] = {}
     for release, seen in _held(reading, "driver").items():
         by_branch.setdefault(release.major, {})[release] = seen
     for number, held in by_branch.items():
+        propose_days(proposal, catalog, reading, held, day)
         if number not in catalog.branches:
             _new_branch(proposal, catalog, reading, number, held, day)
             continue

@@ -20,8 +20,9 @@ class Seen:
 
     Attributes:
         where: the list: a system's id, or a wheel's name.
-        details: further values in the list: `flavour` of a driver, `cuda` (of a `compat` package, of an NCCL
-            build, of a wheel), `major`, `repository` and `series` of an archive's driver.
+        details: further values in the list: `flavour` of a driver and the day on which it was `built`, `cuda`
+            (of a `compat` package, of an NCCL build, of a wheel), `major`, `repository` and `series` of an
+            archive's driver.
     """
 
     kind: Kind

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks import (
+    compilers,
     cuda,
     dates,
     doubts,
@@ -29,6 +30,7 @@ CHECKS = (
     *driver.CHECKS,
     *gpus.CHECKS,
     *cuda.CHECKS,
+    *compilers.CHECKS,
     *libraries.CHECKS,
     *fabric.CHECKS,
     *rdma.CHECKS,

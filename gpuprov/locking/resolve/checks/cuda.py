@@ -104,20 +104,10 @@ def on_driver(case: Case, draft: Draft) -> Findings:
         )
     elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
-    elif way == "unknown" and rules.before_minor_compat(draft.branch, draft.cuda):
-        assert draft.branch is not None  # noqa: S101
-        text = (
-            f"{what}: the driver knows CUDA up to {draft.branch.native_cuda}, and minor versions are "
-            f"compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs a newer driver or a compat package"
-        )
-        yield warning(case, "cuda-driver", text, _MINOR)
     elif way == "unknown":
-        yield warning(
-            case,
-            "cuda-driver-unknown",
-            f"{what}: no driver floor is known for CUDA {draft.cuda.major}",
-            _MINOR,
-        )
+        older = rules.before_minor_compat(case.catalog, draft.driver, draft.branch, draft.cuda)
+        rule = "cuda-driver" if older else "cuda-driver-unknown"
+        yield warning(case, rule, unknown_text(case, what, draft.cuda, draft), _MINOR, "cuda-rn-early")
     else:
         yield violation(
             case,
@@ -134,6 +124,17 @@ def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     return (
         f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
         f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
+    )
+
+
+def unknown_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
+    """Return what is known of a CUDA release without a driver floor; `what` begins the sentence."""
+    if not rules.before_minor_compat(case.catalog, draft.driver, draft.branch, cuda):
+        return f"{what}: no driver floor is known for CUDA {cuda.major}"
+    lowest = rules.early_driver(case.catalog, cuda)
+    return (
+        f"{what}: minor versions are compatible from CUDA {rules.FIRST_MINOR_COMPAT} on: it needs "
+        f"{f'driver {lowest} or newer' if lowest else 'a newer driver'}, or a compat package"
     )
 
 

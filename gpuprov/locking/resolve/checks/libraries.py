@@ -120,12 +120,24 @@ def nccl(case: Case, draft: Draft) -> Findings:
 
 
 def _nccl_published(case: Case, nccl: Version, build: Version) -> Findings:
-    """Yield the violation of an NCCL build that is not in the whole list of the release's builds."""
-    builds = libraries.nccl_builds(case.catalog, nccl)
-    if builds is not None and build not in builds:
-        there = ", ".join(f"+cuda{each}" for each in builds)
+    """Yield the finding about an NCCL build that is not among those seen of the release: a violation if the
+    whole list was read, else a warning.
+    """
+    record = case.catalog.nccl_by_version.get(nccl)
+    builds = libraries.nccl_builds(record, case.system) if record else ()
+    if record is None or not builds or build in builds:
+        return
+    there = ", ".join(f"+cuda{each}" for each in builds)
+    if record.builds_complete:
         text = f"NCCL {nccl}+cuda{build} was not published: there are {there}"
-        yield violation(case, "nccl-build", text, *case.catalog.nccl_by_version[nccl].source)
+        yield violation(case, "nccl-build", text, *record.source)
+    else:
+        where = f" for {case.system.title}" if case.system else ""
+        text = (
+            f"NCCL {nccl}+cuda{build} was not seen{where}, only {there}: "
+            "`gpuprov lock` looks in the repository's index"
+        )
+        yield warning(case, "nccl-build", text, *record.source)
 
 
 def _nccl_major(case: Case, draft: Draft, named: str, major: int) -> Findings:
@@ -230,6 +242,7 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     """
     cuda = wanted.cuda
     assert cuda is not None  # noqa: S101
+    yield from _torch_floor(case, wanted)
     what = f"{wanted} brings CUDA {cuda}, which"
     for gpu in case.gpus:
         if older := rules.older_binaries(case.catalog, gpu, cuda):
@@ -250,15 +263,23 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
         text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
         yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
     elif way == "unknown":
-        yield warning(
-            case,
-            "framework-driver",
-            f"{what}: no driver floor is known for CUDA {cuda.major}",
-            *wanted.source,
-        )
+        text = cuda_checks.unknown_text(case, what, cuda, draft)
+        yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
     else:
         text = cuda_checks.too_old_text(case, what, cuda, draft)
         yield violation(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
+
+
+def _torch_floor(case: Case, wanted: frameworks.Framework) -> Findings:
+    """Yield the violation for each GPU that is below the wheels of a PyTorch release."""
+    floor = frameworks.torch_floor(case.catalog, wanted)
+    for gpu in case.gpus:
+        if floor and gpu.compute_capability < floor.min_compute_capability:
+            text = (
+                f"wheels of PyTorch after {floor.after} have code from compute capability "
+                f"{floor.min_compute_capability} on, {gpu.id} has {gpu.compute_capability}"
+            )
+            yield violation(case, "framework-gpu", text, *floor.source)
 
 
 def _trimmed_wheel(case: Case, wanted: frameworks.Framework) -> Findings:

@@ -392,3 +392,32 @@ def test_legacy_branches_by_name(os: str, driver: str, package: str) -> None:
 def test_an_old_gpu_is_refused_where_no_repository_has_its_last_branch() -> None:
     assert rules(answer("Tesla K80", "debian13").violations) == {"driver-on-os"}
     assert rules(answer("GRID K2", "rhel9").violations) == {"gpu-driver"}
+
+
+def test_a_build_of_nccl_that_a_systems_repository_lacks_is_not_chosen() -> None:
+    on = {
+        system: answer(V100, system, driver="535", nccl="2.19.3").stack
+        for system in ("ubuntu20.04", "ubuntu22.04")
+    }
+    assert {system: stack.nccl for system, stack in on.items()} == {
+        "ubuntu20.04": "2.19.3+cuda12.2",
+        "ubuntu22.04": "2.19.3+cuda12.2",
+    }
+    older = {system: answer(V100, system, driver="525", nccl="2.19.3").stack.nccl for system in on}
+    assert older == {"ubuntu20.04": "2.19.3+cuda12.0", "ubuntu22.04": "2.19.3"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "warned"),
+    [
+        ("375.26", "9.0", {"cuda-driver"}),
+        ("384.81", "9.0", set()),  # its branch has no record: the release notes of CUDA say it
+        ("367.48", "8.0", set()),
+        ("367.48", "8.0.61", {"cuda-driver"}),
+        ("390.25", "9.1", {"cuda-driver"}),
+        ("418.87.00", "10.2", {"cuda-driver"}),
+    ],
+)
+def test_a_cuda_release_before_11_has_its_own_lowest_driver(driver: str, cuda: str, warned: set[str]) -> None:
+    found = rules(answer("GeForce GTX 1080", "ubuntu18.04", driver=driver, cuda=cuda).warnings)
+    assert found & {"cuda-driver", "cuda-driver-unknown"} == warned

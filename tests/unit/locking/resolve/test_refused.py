@@ -19,6 +19,7 @@ REFUSED: list[tuple[str, str | tuple[str, ...], str, dict[str, Any]]] = [
     ("cuda-driver", A100, "ubuntu22.04", {"driver": "465", "cuda": "12.2"}),
     ("cuda-driver", A100, "ubuntu22.04", {"driver": "450.51.06", "cuda": "12.4"}),
     ("cuda-driver", A100, "ubuntu22.04", {"cuda": "14.0"}),
+    ("framework-gpu", "Tesla K40m", "ubuntu18.04", {"framework": "torch==1.5.0", "cuda": "none"}),
     ("cuda-published", A100, "ubuntu22.04", {"cuda": "12.7"}),
     ("gpu-cuda", V100, "ubuntu22.04", {"cuda": "13.0"}),
     ("gpu-cuda", (V100, "H100 PCIe"), "ubuntu22.04", {"cuda": "13.0"}),
