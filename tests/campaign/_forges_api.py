@@ -23,7 +23,7 @@ USERS = {1: "github-actions[bot]", 2: "eve"}
 MARK = "<!-- gpuprov plan -->"
 PAGE = 30
 """GitHub's default size of a page."""
-FIRST = [{"id": number, "user": 2, "body": f"{MARK}\nby somebody else"} for number in range(1, 41)]
+FIRST = [{"id": number, "user": 2, "body": f"{MARK}\nby somebody else"} for number in range(1, 131)]
 """Comments that exist already, on more than one page; they look like the Action's."""
 
 
@@ -68,15 +68,18 @@ class Forge(BaseHTTPRequestHandler):
         return str(json.loads(sent)["body"] if json_sent else parse_qs(sent.decode())["body"][0])
 
     def page(self, query: str) -> None:
-        """Send a page of comments, with the address of the next one; GitLab's begin with the newest."""
+        """Send a page of comments, and which is the next; the first are of somebody else."""
         asked = parse_qs(query)
         number, size = (
             int(asked.get(key, [str(least)])[0]) for key, least in (("page", 1), ("per_page", PAGE))
         )
-        found, end = self.comments[:: 1 if self.headers["Host"] == GITHUB else -1], number * size
+        found, end = self.comments, number * size
         path = f"https://{self.headers['Host']}{self.path.split('?')[0]}?per_page={size}&page={number + 1}"
-        link = {"Link": f'<{path}>; rel="next"'} if end < len(found) else {}
-        self.send(200, [self.shown(each) for each in found[end - size : end]], link)
+        more = end < len(found)
+        headers = {"X-Next-Page": f"{number + 1 if more else ''}"}
+        if more:
+            headers["Link"] = f'<{path}>; rel="next"'
+        self.send(200, [self.shown(each) for each in found[end - size : end]], headers)
 
     def write(self, number: int | None, text: str) -> None:
         """Add a comment, or change the one with this number."""
