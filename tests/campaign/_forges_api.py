@@ -68,7 +68,7 @@ class Forge(BaseHTTPRequestHandler):
         return str(json.loads(sent)["body"] if json_sent else parse_qs(sent.decode())["body"][0])
 
     def page(self, query: str) -> None:
-        """Send a page of comments, and which is the next; the first are of somebody else."""
+        """Send a page of comments, and which is the next; the first are of another user."""
         asked = parse_qs(query)
         number, size = (
             int(asked.get(key, [str(least)])[0]) for key, least in (("page", 1), ("per_page", PAGE))
