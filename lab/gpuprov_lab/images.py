@@ -160,7 +160,7 @@ def _rocky() -> Recipe:
     without = ("initramfs-tools", "unattended-upgrades")
     then = (
         *(name for name in SERVER_PACKAGES if name not in without),
-        *("dracut", "dnf", "dnf-plugins-core", "rpm", "dkms"),
+        *("dracut", "dnf", "dnf-plugins-core", "rpm", "dkms", "python3-venv"),  # RHEL's Python has ensurepip
         *rocky.services.PROGRAMS,
     )
     added = repr((rocky.files(), rocky.packages()))

@@ -14,12 +14,12 @@ import yaml
 
 from gpuprov import __version__
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
-from maintenance.release import deb, formula, image
-from maintenance.release.locked import ROOT, pythons
+from maintenance.release import deb, formula, image, materials
+from maintenance.release.locked import ROOT, pythons, read_pins
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import NAME, build_pyz, digest
 from maintenance.release.sums import VERIFY, sign
-from maintenance.release.wheelhouse import fill, install_line
+from maintenance.release.wheelhouse import LOCK, fill, install_line
 from maintenance.running import run
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -39,7 +39,7 @@ def command() -> None:
     "--section", default=__version__, show_default=True, help="section of CHANGELOG.md for the notes"
 )
 def everything(folder: Path, signer: str, repository: str | None, section: str) -> Exit:
-    """Write sdist, wheels, the collection, gpuprov.pyz, notes, checksums and signature into a new FOLDER."""
+    """Write all files of a release, their checksums and the signature of these into a new FOLDER."""
     text = notes(section, CHANGELOG.read_text(encoding="utf-8"))
     stated = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))
     if not (repository or stated.get("repository")):
@@ -55,6 +55,8 @@ def everything(folder: Path, signer: str, repository: str | None, section: str) 
     script("collection", "build", str(folder), *(["--repository", repository] if repository else []))
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch:
         build_pyz(wheel, folder / NAME, Path(scratch), date())
+    pins = read_pins((ROOT / LOCK).read_text(encoding="utf-8"))
+    (folder / materials.NAME).write_text(materials.materials(pins, __version__), encoding="utf-8")
     (folder / NOTES).write_text(text, encoding="utf-8")
     fingerprint = sign(folder, signer)
     for path in sorted(folder.iterdir()):

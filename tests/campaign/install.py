@@ -46,6 +46,8 @@ APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 VENV = "python3 -m venv ~/.gpuprov && . ~/.gpuprov/bin/activate"
 DOCTOR = "doctor --local -o json >/tmp/doctor || true; grep -q gpuprov.doctor /tmp/doctor"
 """Words behind the program; the doctor exits with 1 if it finds a fault."""
+NEWER = "python3.12"
+"""RHEL 9's Python that gpuprov can run with."""
 COLLECTION = f"gpuprov-gpuprov-{__version__}.tar.gz"
 WHEEL = f"gpuprov-{__version__}-py3-none-any.whl"
 
@@ -161,8 +163,8 @@ def tried(node: Node, way: str, server: MirrorServer) -> tuple[float, int, int]:
     before, begun = used(node), time.monotonic()
     if debian and (stated.debian or way in NEEDS_PIP):
         node.run("apt-get -q update")
-    if debian and way in NEEDS_PIP:
-        node.run(f"{APT} install python3-venv")
+    if way in NEEDS_PIP:
+        node.run(f"{APT} install python3-venv" if debian else f"dnf -q -y install {NEWER}")
     urls = [
         f"{server.url}/3.{minor}/{name}" if name == "wheelhouse.tar" else f"{server.url}/{name}"
         for name in stated.files
@@ -170,7 +172,8 @@ def tried(node: Node, way: str, server: MirrorServer) -> tuple[float, int, int]:
     node.run(shlex.join(["python3", "-c", FETCH, *urls]))
     size = int(node.run(f"cat {shlex.join(stated.files)} | wc -c").stdout)
     settings = f"export PIP_INDEX_URL={server.url}/simple PIP_TRUSTED_HOST={GATEWAY}"
-    node.run(f"set -e; {settings}; " + "\n".join(stated.lines), timeout=LONGEST_S)
+    lines = [line if debian else line.replace("python3 ", f"{NEWER} ") for line in stated.lines]
+    node.run(f"set -e; {settings}; " + "\n".join(lines), timeout=LONGEST_S)
     return time.monotonic() - begun, size, used(node) - before
 
 

@@ -178,7 +178,9 @@ def component(plan: str, part: str) -> tuple[list[str], dict[str, str]]:
 @pytest.mark.parametrize("earlier", EARLIER)
 def test_the_component_comments_the_plan_once(runner: Runner, earlier: str) -> None:
     document, found = EARLIER[earlier]
-    answers = f"case $* in *per_page*) cat <<'END'\n{document}\nEND\n;; */user) echo '{{\"id\": 1}}';; esac"
+    first = f"*page=1) printf 'X-Next-Page: 2\\r\\n' >notes.headers; echo '[{SOMEBODY}]';;"
+    second = f"*page=2) printf 'x-next-page: \\r\\n' >notes.headers; cat <<'END'\n{document}\nEND\n;;"
+    answers = f"case $* in {first} {second} */user) echo '{{\"id\": 1}}';; esac"
     runner.program("curl", f"cat >>config; {answers}")
     runner.program("gpuprov", "case $1 in plan) exit 3;; esac")
     (runner.folder / ".ssh").mkdir()

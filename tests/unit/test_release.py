@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from gpuprov import __version__
 from gpuprov.errors import GpuprovError, InvalidInput
@@ -17,7 +20,8 @@ from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
 from maintenance.release.__main__ import main
 from maintenance.release.image import archive, build_image, debian
-from maintenance.release.locked import ROOT, Pinned
+from maintenance.release.locked import ROOT, Pinned, read_pins
+from maintenance.release.materials import materials
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import digest
 from maintenance.release.sums import KEYRING, SIGNATURE, SUMS, VERIFY, sign
@@ -86,6 +90,20 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 def test_a_version_without_entries_is_refused(version: str) -> None:
     with pytest.raises(InvalidInput, match=f"no entries for {version}"):
         notes(version, TEXT)
+
+
+def test_a_bill_of_materials_has_every_pinned_package_with_its_hashes() -> None:
+    pins = read_pins((ROOT / "requirements.lock").read_text())
+    text = materials(pins, __version__)
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    document = json.loads(text)
+    listed = {(each["name"], each["version"]): each["hashes"] for each in document["components"]}
+    assert {name: {f"sha256:{each['content']}" for each in hashes} for name, hashes in listed.items()} == {
+        (pin.name, pin.version): set(pin.hashes) for pin in pins
+    }
+    [own] = [each for each in document["dependencies"] if each["ref"] == "gpuprov"]
+    assert len(own["dependsOn"]) == len(pins)
+    assert materials(pins, __version__) == text
 
 
 def test_a_formula_names_the_file_by_hash(release: Path, capsys: pytest.CaptureFixture[str]) -> None:

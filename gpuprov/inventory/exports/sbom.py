@@ -84,10 +84,10 @@ def sbom(lock: Lock, names: Collection[str], catalog: Catalog) -> str:
         )
     for each in _vulnerabilities(packages):
         bom.vulnerabilities.add(each)
-    return _rendered(bom)
+    return rendered(bom)
 
 
-def _rendered(bom: Bom) -> str:
+def rendered(bom: Bom) -> str:
     """Return a bill as JSON without the time, and with a serial number derived from the rest."""
     document = json.loads(JsonV1Dot6(bom).output_as_string())
     document["metadata"].pop("timestamp", None)

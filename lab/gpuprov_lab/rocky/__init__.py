@@ -127,6 +127,7 @@ def packages() -> dict[str, list[PackageSpec]]:
         _wrapper("make", "1:4.3-8.el9"),
         _version_lock(),
         _automatic(),
+        PackageSpec("python3.12", "3.12.9-1.el9", "x86_64", links={"usr/bin/python3.12": "python3"}),
         *services.firewalls(),
     ]
     return {"baseos": base, "epel": [_dkms()]}
