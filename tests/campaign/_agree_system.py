@@ -195,6 +195,7 @@ TUNING = (
     ("/etc/systemd/system/service.d/zz.conf", "[Service]\nLimitMEMLOCK=64K", RELOAD, "tuning."),
     ("/etc/sysctl.d/99-zz-site.conf", "net.ipv4.tcp_keepalive_time = 60", "", "tuning.sysctl_at_boot"),
     ("/etc/sysctl.conf", "net.ipv4.tcp_keepalive_time = 60", "", "tuning.sysctl_at_boot"),
+    ("/etc/sysctl.d/99-zz-site.conf", "-net.ipv4.tcp_keepalive_time", "", "tuning.sysctl_at_boot"),
 )
 
 
