@@ -59,7 +59,9 @@ def test_a_repository_that_another_file_states_too_is_noted() -> None:
 
 
 def test_apt_uses_no_source_with_a_preference_that_it_cannot_read() -> None:
-    shell = PaperShell({SOURCES: (0, "http://m/cuda/ \n", ""), POLICY: (100, "", "E: Invalid record\n")}, None)
+    shell = PaperShell(
+        {SOURCES: (0, "http://m/cuda/ \n", ""), POLICY: (100, "", "E: Invalid record\n")}, None
+    )
     host = Host(ShellBackend("node", shell, budget_s=60))
     host.backend.set_host(host)
     with pytest.raises(NodeFailed, match="Invalid record"):
