@@ -53,6 +53,10 @@ class Way:
     undo: str = ""
     alone: bool = False
 
+    def __str__(self) -> str:
+        """Return check and description."""
+        return f"{self.check}: {self.by}"
+
 
 def _line(path: str, text: str, then: str = "true") -> dict[str, str]:
     """Return the commands that add a line to a file which gpuprov does not write, and revert it."""
@@ -647,7 +651,7 @@ def tried(witnesses: Witnesses, ways: list[Way], tally: Tally) -> list[Outcome]:
     after = witnesses.drift()
     outcomes = []
     for way in ways:
-        outcome = Outcome(f"{way.check}: {way.by}")
+        outcome = Outcome(str(way))
         saw = way.check in drift and way.place in " ".join(drift[way.check])
         kept = way.check not in after and not way.place
         named = bool(way.place) and way.place in said
