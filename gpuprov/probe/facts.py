@@ -409,6 +409,7 @@ class Facts:
             raw.get("replaced", {}),
             [str(name) for name in raw.get("gone", ())],
             raw.get("programs", {}),
+            raw.get("unmet", {}),
         )
 
     @part

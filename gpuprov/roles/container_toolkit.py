@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 CDI_UNIT = "nvidia-cdi-refresh.path"
 UNITS = {"container_toolkit.cdi": CDI_UNIT}
@@ -69,7 +69,7 @@ FORERUNNERS = ("nvidia-docker2", "nvidia-docker", "nvidia-container-runtime")
 
 OVERRULED = (
     *mends("container_toolkit", "container_toolkit.cdi", BY_HAND, "the same with nvidia-cdi-refresh.service"),
-    *fails("container_toolkit", "container_toolkit.cdi", OTHER_FILE, OTHER_PROGRAM),
+    *fails("container_toolkit", "container_toolkit.cdi", OTHER_FILE, OTHER_PROGRAM, CONDITION),
     *fails("container_toolkit", "container_toolkit.config", "a key of the toolkit's config.toml"),
     *mends("container_toolkit", "container_toolkit.specifications", "an outdated /var/run/cdi/nvidia.yaml"),
     *fails("container_toolkit", "container_toolkit.specifications", "a specification in /etc/cdi"),

@@ -8,7 +8,7 @@ from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.docker import RUNTIME
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 CONTAINERD_UNIT = "containerd.service"
 UNITS = {"containerd.unit": CONTAINERD_UNIT}
@@ -22,7 +22,7 @@ OVERRULED = (
     *fails("containerd", "containerd.config", "a drop-in of containerd.service with another --config"),
     *fails("containerd", "containerd.config", "a file that config.toml imports"),
     *mends("containerd", "containerd.unit", BY_HAND),
-    *fails("containerd", "containerd.unit", OTHER_FILE, OTHER_PROGRAM),
+    *fails("containerd", "containerd.unit", OTHER_FILE, OTHER_PROGRAM, CONDITION),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 DOCKER_UNIT = "docker.service"
 UNITS = {"docker.unit": DOCKER_UNIT}
@@ -19,7 +19,7 @@ OVERRULED = (
     *fails("docker", "docker.config", "a drop-in of docker.service with another --config-file"),
     *fails("containers", "docker.config", "a drop-in of docker.service with another --config-file"),
     *mends("docker", "docker.unit", BY_HAND),
-    *fails("docker", "docker.unit", OTHER_FILE, OTHER_PROGRAM),
+    *fails("docker", "docker.unit", OTHER_FILE, OTHER_PROGRAM, CONDITION),
 )
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import version
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 FABRIC_UNIT = "nvidia-fabricmanager.service"
 UNITS = {"fabric_manager.unit": FABRIC_UNIT}
 
 OVERRULED = (
     *mends("fabricmanager", "fabric_manager.unit", BY_HAND),
-    *fails("fabricmanager", "fabric_manager.unit", OTHER_FILE, OTHER_PROGRAM),
+    *fails("fabricmanager", "fabric_manager.unit", OTHER_FILE, OTHER_PROGRAM, CONDITION),
 )
 
 

@@ -9,7 +9,7 @@ from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.nodeset import fold
 from gpuprov.roles.components import version
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 IMEX_UNIT = "nvidia-imex.service"
 UNITS = {"imex.unit": IMEX_UNIT}
@@ -25,7 +25,7 @@ ON_HOSTS = ("service", "dra-host")
 
 OVERRULED = (
     *mends("imex", "imex.unit", BY_HAND),
-    *fails("imex", "imex.unit", OTHER_FILE, OTHER_PROGRAM),
+    *fails("imex", "imex.unit", OTHER_FILE, OTHER_PROGRAM, CONDITION),
     *mends("imex", "imex.nodes", f"{NODES_KEY} in {CONFIG}"),
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, unwanted
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import BY_HAND, OTHER_FILE, OTHER_PROGRAM, fails, mends
+from gpuprov.roles.overruling import BY_HAND, CONDITION, OTHER_FILE, OTHER_PROGRAM, fails, mends
 
 TEXTFILE = "gpuprov.prom"
 EXPORTER_UNIT = "prometheus-node-exporter.service"
@@ -19,9 +19,9 @@ UNITS = {"monitoring.exporter": EXPORTER_UNIT, "monitoring.dcgm": DCGM_UNIT}
 OVERRULED = (
     *mends("monitoring", "monitoring.textfile", "a manual edit"),
     *mends("node_exporter", "monitoring.exporter", BY_HAND),
-    *fails("node_exporter", "monitoring.exporter", OTHER_FILE, OTHER_PROGRAM),
+    *fails("node_exporter", "monitoring.exporter", OTHER_FILE, OTHER_PROGRAM, CONDITION),
     *mends("dcgm", "monitoring.dcgm", BY_HAND),
-    *fails("dcgm", "monitoring.dcgm", OTHER_FILE, OTHER_PROGRAM),
+    *fails("dcgm", "monitoring.dcgm", OTHER_FILE, OTHER_PROGRAM, CONDITION),
 )
 
 

@@ -11,7 +11,10 @@ COMMAND = "a drop-in of the unit with another command"
 DROP_IN = "any other drop-in of the unit"
 OWN_FILE = "another command in gpuprov's own unit file"
 OTHER_PROGRAM = "a drop-in of the unit that starts another program"
+CONDITION = "a drop-in of the unit with conditions that fail"
 OTHER_FILE = "a file of the unit's name in /etc/systemd/system or /run/systemd/system"
+UNMET = "enabled, with conditions that fail"
+"""State of a unit that is enabled, and that systemd does not start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ OVERRULED = (
     *mends("ssh", "ssh.files", "another key or principal in the files of trusted authorities"),
     *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
     *mends("ssh", "ssh.at_boot", "sshd's unit, masked or disabled"),
+    *fails("ssh", "ssh.at_boot", "/etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail"),
 )
 SSHD_UNITS = ("ssh.service", "sshd.service", "ssh.socket", "sshd.socket")
 """Units that start sshd at boot, of all systems."""

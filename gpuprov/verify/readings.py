@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
+from gpuprov.roles.overruling import UNMET
 from gpuprov.untrusted import lines_of
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ WHO = {"0": "everybody", "1": "root", None: "root"}
 ENABLED = "SYSTEMCTL_SKIP_SYSV=1 systemctl is-enabled %s"
 NO_FILE = "No such file"
 """Message of `systemctl is-enabled` about a unit without a file."""
+CONDITION = "systemd-analyze condition"
+CONDITIONS = re.compile(r"(?m)^[ \t]*((?:Condition|Assert)\w+[ \t]*=.*)$")
 REPLACED = "systemd-delta --no-pager --diff=no --type=overridden,redirected systemd/system"
 
 
@@ -53,7 +56,34 @@ def boot_state(host: Node, unit: str) -> str:
         return str(enabled)
     if _replaced(host, unit):
         return "enabled, by another unit file"
-    return "enabled, with another command" if command_of(host, unit).other_program else "enabled"
+    if command_of(host, unit).other_program:
+        return "enabled, with another command"
+    return UNMET if unmet(host, unit) else "enabled"
+
+
+def unmet(host: Node, unit: str) -> bool:
+    """Return whether systemd finds that the conditions in one of a unit's files fail.
+
+    Those of a package that ask about the present state, such as a loaded driver, do not count.
+    """
+    for each in command_of(host, unit).files:
+        place, _, text = each.partition("\n")
+        lines = CONDITIONS.findall(text)
+        if not re.match(r"# /(?:etc|run)/", place):
+            lines = [line for line in lines if "/etc/" in line]
+        said = host.run(CONDITION + " %s" * len(lines), *lines).stderr if lines else ""
+        if re.search(r"(?m)^(?:Conditions|Asserts) failed\.$", said):
+            return True
+    return False
+
+
+def sshd_at_boot(host: Node) -> str:
+    """Return `enabled` if a unit starts sshd at boot, otherwise the states of its units."""
+    units = host.sshd.units.items()
+    states = {name: UNMET if state == "enabled" and unmet(host, name) else state for name, state in units}
+    if "enabled" in states.values():
+        return "enabled"
+    return ", ".join(f"{name} is {state}" for name, state in states.items()) or "not installed"
 
 
 class Command(NamedTuple):

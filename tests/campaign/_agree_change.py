@@ -79,8 +79,8 @@ def added(
     first: bool = False,
     effect: Effect = "breaks",
 ) -> Change:
-    """Return the change that adds lines to a file; its name is the last of them."""
-    name = f"{text.splitlines()[-1].strip()} in {path}"
+    """Return the change that adds lines to a file, with all of them in its name."""
+    name = f"{'; '.join(map(str.strip, text.splitlines()))} in {path}"
     return Change(kind, name, put(path, text, first=first), (path,), then, checks=checks, effect=effect)
 
 

@@ -135,6 +135,10 @@ class Snapshot:
             os.link(path, kept.link)
             shutil.copyfile(path, kept.copy)
 
+    def differs(self) -> bool:
+        """Return whether a recorded path is not as it was, also one that is missing now or was so before."""
+        return any(kept.now() != kept.before for kept in self._kept)
+
     def put_back(self) -> None:
         """Restore everything; folders before their content."""
         for kept in self._kept:
@@ -155,6 +159,17 @@ class _Kept:
     names: set[str] = field(default_factory=set)
     link: Path | None = None
     copy: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Record file, mode, owner and time, which any change of the path changes."""
+        self.before = self.now()
+
+    def now(self) -> tuple[int, ...]:
+        """Return file, mode, owner and time of the path; () if it is missing."""
+        if not os.path.lexists(self.path):
+            return ()
+        about = self.path.lstat()
+        return about.st_ino, about.st_mode, about.st_uid, about.st_gid, about.st_size, about.st_mtime_ns
 
     def put_back(self) -> None:
         """Restore the recorded state of a path: file, link, folder or nothing."""

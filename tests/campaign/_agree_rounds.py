@@ -78,7 +78,7 @@ class Rounds:
     Attributes:
         thorough: after each round look whether everything is as before.
         before: reports of both witnesses about the unchanged node.
-        left: what reversed rounds left behind.
+        left: what reversed rounds left behind, and changes without an effect on their paths.
         unsteady: rounds about which the witnesses agreed only when they were heard again.
         tried: number of rounds.
     """
@@ -116,6 +116,10 @@ class Rounds:
                 snapshot.take(change.touches)
             self._enter("\n".join(f"{{ {change.do}\n}}\n{change.then or ':'}" for change in changes))
             heard = self._heard(changes)
+            if not heard.every and any(each.touches for each in changes) and not snapshot.differs():
+                self.left.append(
+                    f"{' + '.join(each.name for each in changes)}: none of its paths was changed"
+                )
         finally:
             snapshot.put_back()
             back = [f"{change.undo or ':'}\n{change.then or ':'}" for change in reversed(changes)]

@@ -51,6 +51,7 @@ MENDED = "systemctl restart nvidia-persistenced gpuprov-gpu-modes gpuprov-gpu-cl
 """Commands that set every GPU again, in this order."""
 FOLDER = "/etc/systemd/system"
 SLEEPS = "[Service]\\nExecStart=/bin/sleep inf\\n[Install]\\nWantedBy=multi-user.target\\n"
+NEVER = "[Unit]\\nConditionPathExists=/none\\n"
 NOTHING = "[Service]\\nExecStart=\\nExecStart=/bin/true\\n"
 
 
@@ -59,6 +60,7 @@ def unit(dice: Random, place: Place) -> Change:
     check, name = dice.choice(sorted(locked_units(place).items()))
     ways = ["disabled", "masked"]
     ways += [] if name.endswith(".path") else ["replaced", "drop-in"]
+    ways += ["condition"]
     ways += [] if name.startswith("gpuprov-") else ["stopped"]  # these end after their work
     way, path = dice.choice(ways), f"{FOLDER}/{name}"
     do = {
@@ -66,6 +68,7 @@ def unit(dice: Random, place: Place) -> Change:
         "disabled": f"systemctl disable --quiet {name}",
         "masked": f"ln -sf /dev/null {path}; {RELOAD}",
         "replaced": f"rm -f {path}; printf '{SLEEPS}' >{path}; {RELOAD}",
+        "condition": f"mkdir -p {path}.d; printf '{NEVER}' >{path}.d/site.conf; {RELOAD}",
         "drop-in": f"mkdir -p {path}.d; printf '{NOTHING}' >{path}.d/site.conf; {RELOAD}",
     }[way]
     undo = f"{RELOAD}; {MENDED if check.startswith('gpu.') else f'systemctl start {name}'}"

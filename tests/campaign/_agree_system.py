@@ -33,6 +33,7 @@ SSHD_LINES = (
     "Match Address 10.0.0.0/8\n  PasswordAuthentication yes",
     "Match User nobody\n  KbdInteractiveAuthentication yes",
 )
+NOT_TO_BE_RUN = "/etc/ssh/sshd_not_to_be_run"
 
 
 def sshd_option(dice: Random, place: Place) -> Change:
@@ -45,7 +46,9 @@ def sshd_command(dice: Random, place: Place) -> Change:
     """Draw an option on the command line of sshd, or of a second one."""
     option = dice.choice(("PasswordAuthentication=yes", "PermitRootLogin=yes", "MaxAuthTries=20"))
     again, kind = f"{RELOAD}; systemctl restart ssh", "sshd command line"
-    way = dice.choice(("SSHD_OPTS", "drop-in", "second"))
+    way = dice.choice(("SSHD_OPTS", "drop-in", "second", "none"))
+    if way == "none":
+        return added(kind, NOT_TO_BE_RUN, "by hand", "ssh.")
     if way == "SSHD_OPTS":
         return added(kind, "/etc/default/ssh", f'SSHD_OPTS="-o {option}"', "ssh.", then=again)
     if way == "drop-in":
@@ -195,6 +198,7 @@ TUNING = (
     ("/etc/systemd/system/service.d/zz.conf", "[Service]\nLimitMEMLOCK=64K", RELOAD, "tuning."),
     ("/etc/sysctl.d/99-zz-site.conf", "net.ipv4.tcp_keepalive_time = 60", "", "tuning.sysctl_at_boot"),
     ("/etc/sysctl.conf", "net.ipv4.tcp_keepalive_time = 60", "", "tuning.sysctl_at_boot"),
+    ("/etc/sysctl.d/99-zz-site.conf", "-net.ipv4.tcp_keepalive_time", "", "tuning.sysctl_at_boot"),
 )
 
 

@@ -45,6 +45,8 @@ TAIL = """
   as changed. /etc/default/ssh counts by the options that it states.
 - Drop-ins of units that systemd has not read yet, before a reload or a boot; masks and other unit files are
   judged as the next boot reads them.
+- Conditions of a package's own unit that ask about anything but files in /etc, such as a loaded driver: they
+  concern the present state.
 - What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
 - The order of actions in PAM's stacks: each line of pam_env counts. Without pam_limits a session has the
   limits of its service, which are checked.

@@ -1,6 +1,6 @@
 """Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
-    scripts/campaign mutations [--only TEXT] [--overruling] | --markdown
+    scripts/campaign mutations [--only TEXT]... [--overruling] | --markdown
 
 Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
 it, and apply must correct it or name its place. Last it looks ten times at a node without changes, some of
@@ -56,7 +56,12 @@ def main() -> int:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--only", default="", help="mutations whose name holds this text")
+    arguments.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        help="mutations, or with --overruling ways, with this text in their name; repeatable",
+    )
     arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
     arguments.add_argument("--markdown", action="store_true", help="print docs/effective.md and do no more")
     given = arguments.parse_args()
@@ -66,12 +71,14 @@ def main() -> int:
     only, begun, tally = given.only, time.monotonic(), Tally()
     with Lab(f"mutations-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
         witnesses = prepare(lab, Path(name))
-        chosen = [each for each in possible(MUTATIONS, witnesses.group) if only in each.name]
+        chosen = [each for each in possible(MUTATIONS, witnesses.group) if _named(each.name, only)]
         bad = 0 if given.overruling else count("mutations", map(witnesses.testify, chosen))
-        if not only:
-            bad += count("ways to overrule", overruled(witnesses, WAYS, tally))
-            with nvidias_node(lab, Path(name, "nvidia")) as with_cuda:
-                bad += count("ways to overrule CUDA", overruled(with_cuda, WITH_CUDA, tally))
+        if given.overruling or not only:
+            ways, for_cuda = ([way for way in each if _named(str(way), only)] for each in (WAYS, WITH_CUDA))
+            bad += count("ways to overrule", overruled(witnesses, ways, tally))
+            if for_cuda:
+                with nvidias_node(lab, Path(name, "nvidia")) as with_cuda:
+                    bad += count("ways to overrule CUDA", overruled(with_cuda, for_cuda, tally))
             print(tally)
         if not only and not given.overruling:
             bad += count("clean looks", clean_looks(witnesses))
@@ -82,6 +89,11 @@ def main() -> int:
             bad += count("checks without a mutation", (Outcome(check, ["none"]) for check in unseen))
     print(f"{time.monotonic() - begun:.0f} s, {bad} bad")
     return 1 if bad else 0
+
+
+def _named(name: str, only: list[str]) -> bool:
+    """Return whether a name has one of the texts; every one has if there are none."""
+    return not only or any(text in name for text in only)
 
 
 def prepare(lab: Lab, folder: Path) -> Witnesses:

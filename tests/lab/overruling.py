@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
-from gpuprov.roles.overruling import BY_HAND, COMMAND, DROP_IN, OTHER_FILE, OTHER_PROGRAM, OWN_FILE
+from gpuprov.roles.overruling import BY_HAND, COMMAND, CONDITION, DROP_IN, OTHER_FILE, OTHER_PROGRAM, OWN_FILE
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -52,6 +52,10 @@ class Way:
     place: str = ""
     undo: str = ""
     alone: bool = False
+
+    def __str__(self) -> str:
+        """Return check and description."""
+        return f"{self.check}: {self.by}"
 
 
 def _line(path: str, text: str, then: str = "true") -> dict[str, str]:
@@ -385,6 +389,14 @@ WAYS = (
         f"{AUTH}:1",
         f"mv /root/common-auth {AUTH}",
     ),
+    Way(
+        "ssh.at_boot",
+        "/etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail",
+        "touch /etc/ssh/sshd_not_to_be_run",
+        "/ssh.service:",
+        "rm /etc/ssh/sshd_not_to_be_run",
+        alone=True,
+    ),
     Way("ssh.loaded", "a file that sshd has not read since it changed", "touch /etc/ssh/sshd_config"),
     Way(
         "ssh.files",
@@ -471,6 +483,7 @@ ELSEWHERE = {
     ("fabric_manager.unit", BY_HAND): "tests/lab/test_nvidia_driver.py",
     ("fabric_manager.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("fabric_manager.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("fabric_manager.unit", CONDITION): "tests/unit/verify/test_same_words.py",
     ("health.timer", BY_HAND): "tests/lab/test_health.py",
     ("health.files", "a manual edit of a file of the role"): "tests/lab/test_health.py",
     (
@@ -482,6 +495,7 @@ ELSEWHERE = {
     ("imex.unit", BY_HAND): "tests/lab/test_imex.py",
     ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("imex.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("imex.unit", CONDITION): "tests/unit/verify/test_same_words.py",
     ("imex.nodes", "IMEX_NODE_CONFIG_FILE in /etc/nvidia-imex/config.cfg"): "tests/lab/test_imex.py",
     (
         "repositories.sources",
@@ -514,6 +528,7 @@ ELSEWHERE = {
     ): "tests/lab/test_podman.py",
     ("container_toolkit.cdi", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("container_toolkit.cdi", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("container_toolkit.cdi", CONDITION): "tests/unit/verify/test_same_words.py",
     ("container_toolkit.config", "a key of the toolkit's config.toml"): "tests/lab/test_docker.py",
     (
         "container_toolkit.specifications",
@@ -531,6 +546,7 @@ ELSEWHERE = {
     ("docker.unit", BY_HAND): "tests/lab/test_docker.py",
     ("docker.unit", OTHER_FILE): "tests/lab/test_docker.py",
     ("docker.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("docker.unit", CONDITION): "tests/unit/verify/test_same_words.py",
     (
         "containerd.config",
         "a drop-in of containerd.service with another --config",
@@ -541,6 +557,7 @@ ELSEWHERE = {
     ("podman.config", "a later file of /etc/containers/containers.conf.d"): "tests/lab/test_podman.py",
     ("containerd.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("containerd.unit", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("containerd.unit", CONDITION): "tests/unit/verify/test_same_words.py",
     ("pins.candidates", "APT::Default-Release"): "tests/unit/probe/test_candidates.py",
     ("tuning.sysctl", "sysctl --write by hand"): "tests/lab/test_system_tuning.py",
     (
@@ -561,9 +578,11 @@ ELSEWHERE = {
     ("monitoring.exporter", BY_HAND): "scripts/campaign roles",
     ("monitoring.exporter", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("monitoring.exporter", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("monitoring.exporter", CONDITION): "tests/unit/verify/test_same_words.py",
     ("monitoring.dcgm", BY_HAND): "scripts/campaign roles",
     ("monitoring.dcgm", OTHER_FILE): "tests/unit/verify/test_same_words.py",
     ("monitoring.dcgm", OTHER_PROGRAM): "tests/unit/verify/test_same_words.py",
+    ("monitoring.dcgm", CONDITION): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",
@@ -632,7 +651,7 @@ def tried(witnesses: Witnesses, ways: list[Way], tally: Tally) -> list[Outcome]:
     after = witnesses.drift()
     outcomes = []
     for way in ways:
-        outcome = Outcome(f"{way.check}: {way.by}")
+        outcome = Outcome(str(way))
         saw = way.check in drift and way.place in " ".join(drift[way.check])
         kept = way.check not in after and not way.place
         named = bool(way.place) and way.place in said

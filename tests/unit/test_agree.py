@@ -131,6 +131,22 @@ def state(root: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
+def test_a_change_without_an_effect_on_its_paths_is_known(tmp_path: Path) -> None:
+    for folder in ("etc", "var/lib"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "etc/there").write_text("one\n")
+    snapshot = Snapshot(tmp_path)
+    snapshot.take(("/etc/there", "/etc/folder/missing"))
+    assert not snapshot.differs()
+    (tmp_path / "etc/folder").mkdir()
+    assert snapshot.differs()
+    (tmp_path / "etc/folder").rmdir()
+    (tmp_path / "etc/there").chmod(0o600)
+    assert snapshot.differs()
+    snapshot.put_back()
+    assert not snapshot.differs()
+
+
 def test_a_reversal_restores_content_inode_and_times(tmp_path: Path) -> None:
     root = tmp_path / "root"
     (root / "etc/unit.d").mkdir(parents=True)

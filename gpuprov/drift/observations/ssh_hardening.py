@@ -12,6 +12,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.sshd import ALIASES, SshdAnswer
 from gpuprov.roles import Expectation
+from gpuprov.roles.overruling import UNMET
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 
@@ -131,10 +132,20 @@ def _ports(facts: Facts, expectation: Expectation) -> Any:
 @observes("ssh.at_boot", "units")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
     """Return `enabled` if one of sshd's units starts at boot, otherwise the states of all."""
-    there = {name: facts.units[name] for name in SSHD_UNITS if name in facts.units}
-    states = [f"{name} is {unit.file_state or 'disabled'}" for name, unit in there.items() if unit.exists]
-    found = any(unit.exists and unit.enabled for unit in there.values())
-    return "enabled" if found else ", ".join(states) or "not installed"
+    there = {name: unit for name in SSHD_UNITS if (unit := facts.units.get(name)) and unit.exists}
+    states = {
+        name: UNMET if unit.enabled and unit.unmet else unit.file_state or "disabled"
+        for name, unit in there.items()
+    }
+    if "enabled" in states.values():
+        return "enabled"
+    return ", ".join(f"{name} is {state}" for name, state in states.items()) or "not installed"
+
+
+@names_who("ssh.at_boot")
+def _kept_from_boot(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the places of conditions that keep sshd's units from starting."""
+    yield from (facts.units[name].unmet for name in SSHD_UNITS if name in facts.units)
 
 
 @observes("ssh.undone", "undone")

@@ -69,7 +69,7 @@ def _sysctl(facts: Facts, expectation: Expectation) -> Any:
 def _sysctl_at_boot(facts: Facts, expectation: Expectation) -> Any:
     """Return expected kernel parameter → the value that the next boot sets, None if no file sets it."""
     result = facts.boot_sysctls
-    return {name: result[name].value if name in result else None for name in expectation.expected}
+    return {name: result[name].value or None if name in result else None for name in expectation.expected}
 
 
 @names_who("tuning.sysctl_at_boot")

@@ -10,6 +10,7 @@ from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE
 from gpuprov.roles.firewall import BESIDE
+from gpuprov.roles.overruling import UNMET
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 FURTHER: Mapping[str, tuple[str, ...]] = {
@@ -32,10 +33,13 @@ def replaced_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
 
 
 def in_place_of(facts: Facts, unit: str) -> Iterator[str | None]:
-    """Yield the file in place of the package's or gpuprov's unit, and the place of another program."""
+    """Yield the file in place of the package's or gpuprov's unit, and the places of another program and of
+    conditions that fail.
+    """
     if known := facts.units.get(unit):
         yield known.replaced_by
         yield known.commanded_by if known.other_program else None
+        yield known.unmet
 
 
 def commanded_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
@@ -118,8 +122,8 @@ def at_boot(facts: Facts, unit: str) -> str:
     """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
 
     If another file replaces the unit's own, `enabled, by another unit file`; if one lets it start another
-    program, `enabled, with another command`. Otherwise `disabled`, another
-    state in systemd's terms such as `masked`, or `not installed`.
+    program, `enabled, with another command`; if conditions keep it from starting, `UNMET`. Otherwise
+    `disabled`, another state in systemd's terms such as `masked`, or `not installed`.
     """
     known = facts.units.get(unit)
     if known is None or not known.exists:
@@ -128,4 +132,6 @@ def at_boot(facts: Facts, unit: str) -> str:
         return known.file_state or "disabled"
     if known.replaced_by:
         return "enabled, by another unit file"
-    return "enabled, with another command" if known.other_program else "enabled"
+    if known.other_program:
+        return "enabled, with another command"
+    return UNMET if known.unmet else "enabled"

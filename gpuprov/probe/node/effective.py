@@ -208,7 +208,8 @@ def _users() -> "dict[str, Any]":
 def boot_sysctls(parameters: "Values") -> "Any":
     """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts.
 
-    Blanks in a value are single ones. Empty if the unit that sets them is masked.
+    Blanks in a value are single ones; it is "" for a line such as `-kernel.panic`, after which the boot does
+    not set the sysctl. Empty if the unit that sets them is masked.
     """
     rows = []  # type: list[list[str]]
     if is_masked("systemd-sysctl.service"):
@@ -219,7 +220,7 @@ def boot_sysctls(parameters: "Values") -> "Any":
             name = name.strip()
             if "/" in name.split(".")[0]:  # the first separator determines the meaning of the others
                 name = name.translate({ord("."): "/", ord("/"): "."})
-            if equals and name in parameters["sysctls"]:
+            if (equals or line[0] == "-") and name in parameters["sysctls"]:
                 rows.append([place, name, " ".join(value.split())])
     return rows
 

@@ -34,6 +34,7 @@ UNIT_FOLDERS = (
     "/lib/systemd/system",
 )
 """Folders of units in order of precedence (systemd.unit(5)), without those of generators."""
+OF_SITE = ("/etc/", "/run/")
 
 
 @collector(seconds=30)
@@ -42,7 +43,8 @@ def units(parameters: "Values") -> "Any":
 
     A unit that does not exist has load state not-found. `states` has lines `docker.service masked`, and
     `replaced` the file in place of another one: systemd need not have read these files. `gone` has the units
-    without a file, also those with a script in /etc/init.d.
+    without a file, also those with a script in /etc/init.d. `unmet` has, by file, the place of conditions
+    that keep a unit from starting, or null.
     """
     names = parameters["units"]
     if not names:
@@ -57,11 +59,12 @@ def units(parameters: "Values") -> "Any":
     gone = [name for name in names if not any(os.path.lexists(f"{each}/{name}") for each in UNIT_FOLDERS)]
     return {
         "text": text,
-        "commands": {path: _commands(path) for path in sorted(paths)},
-        "programs": {path: _programs(path) for path in sorted(paths)},
+        "commands": {path: _commands(path) for path in paths},
+        "programs": {path: _programs(path) for path in paths},
         "states": states[1],
         "replaced": replaced,
         "gone": gone,
+        "unmet": {path: _unmet(path) for path in paths},
     }
 
 
@@ -75,6 +78,19 @@ def _programs(path: str) -> "list[str]":
     """Return the programs of the ExecStart lines in a unit's file, without systemd's prefixes."""
     found = (re.match(r"ExecStart\s*=[\s@:+!|-]*([^\s@:+!|-]\S*)", line) for _, line in lines_of(path))
     return [each.group(1) for each in found if each]
+
+
+def _unmet(path: str) -> "str | None":
+    """Return the place of the first condition in a unit's file if systemd finds that the conditions fail;
+    else None.
+
+    Those of a package that ask about the present state, such as a loaded driver, do not count.
+    """
+    found = [row for row in lines_of(path) if re.match("Condition|Assert", row[1])]
+    if not path.startswith(OF_SITE):
+        found = [row for row in found if "/etc/" in row[1]]
+    said = run_anyway("systemd-analyze", "condition", *(row[1] for row in found))[2] if found else ""
+    return found[0][0] if re.search(r"(?m)^\w+ failed", said) else None
 
 
 def _is_written_by_us(path: str) -> bool:

@@ -28,6 +28,8 @@ class Unit:
     """The file in place of the package's or gpuprov's unit, also if systemd has not read it yet."""
     programs: tuple[str, ...] = ()
     """Programs that the unit's own file starts, without its drop-ins."""
+    unmet: str | None = None
+    """`path:line` of conditions that keep it from starting."""
 
     @property
     def exists(self) -> bool:
@@ -67,6 +69,7 @@ def parse_units(
     replaced: Mapping[str, str] | None = None,
     gone: Iterable[str] = (),
     programs: Mapping[str, list[str]] | None = None,
+    unmet: Mapping[str, str | None] | None = None,
 ) -> Mapping[str, Unit]:
     """Parse blocks of `systemctl show`, separated by empty lines, by the unit's Id and its other names.
 
@@ -76,6 +79,7 @@ def parse_units(
         replaced: unit → the file in place of its own one.
         gone: units without a file, which do not exist from the next boot on.
         programs: file → the programs that it starts.
+        unmet: file → the place of its conditions if they fail.
     """
     units: dict[str, Unit] = {}
     values: dict[str, list[str]] = {}
@@ -86,7 +90,7 @@ def parse_units(
         if line.strip():
             continue
         if values.get("Id"):
-            unit = _unit(values, commands or {}, programs or {})
+            unit = _unit(values, commands or {}, programs or {}, unmet or {})
             units[unit.name] = unit
             units.update(dict.fromkeys(_one(values, "Names").split(), unit))
         values = {}
@@ -111,6 +115,7 @@ def _unit(
     values: Mapping[str, list[str]],
     commands: Mapping[str, list[str]],
     programs: Mapping[str, list[str]],
+    unmet: Mapping[str, str | None],
 ) -> Unit:
     """Return the unit in one block; `commanded_by` is the last place that sets its command, from
     `commands`.
@@ -129,6 +134,7 @@ def _unit(
         exec_start=tuple(_commands(values.get("ExecStart", []))),
         commanded_by=(last[-1] or None) if last else None,
         programs=tuple(programs.get(files[0], ())),
+        unmet=next((str(place) for path in files if (place := unmet.get(path))), None),
     )
 
 

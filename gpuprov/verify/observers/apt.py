@@ -110,10 +110,14 @@ class Apt(Observed):
 
     @property
     def sources(self) -> set[str]:
-        """Each of apt's sources as `URL SUITE`, the URL without a slash at the end; empty if apt fails.
+        """Each of apt's sources as `URL SUITE`, the URL without a slash at the end.
 
         If a file other than gpuprov's states the URL too, `URL SUITE in another file`.
+
+        Raises:
+            NodeFailed: apt uses none, as it cannot read its sources or preferences.
         """
+        self.ask(POLICY)
         others = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS_OF_OTHERS).stdout)
         lines = (line.split() for line in lines_of(self.run(SOURCES).stdout) if line.strip())
         found = ((uri.rstrip("/"), suite or ["/"]) for uri, *suite in lines)

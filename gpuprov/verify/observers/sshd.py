@@ -324,12 +324,10 @@ class Sshd(Observed):
         return found
 
     @property
-    def at_boot(self) -> str:
-        """`enabled` if a unit starts sshd at boot, otherwise the states of its units."""
-        rows = [line.split()[:2] for line in lines_of(self.run(UNITS).stdout)]
-        if any(row[1:] == ["enabled"] for row in rows):
-            return "enabled"
-        return ", ".join(f"{row[0]} is {row[1]}" for row in rows if len(row) == 2) or "not installed"
+    def units(self) -> dict[str, str]:
+        """The node's units that start sshd, with their states by the files."""
+        rows = (line.split() for line in lines_of(self.run(UNITS).stdout))
+        return {row[0]: row[1] for row in rows if len(row) > 1}
 
     @property
     def undone(self) -> str | None:

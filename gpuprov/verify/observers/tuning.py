@@ -188,13 +188,16 @@ class Tuning(Observed):
 def parse_sysctls(text: str) -> dict[str, str]:
     """Parse files of sysctl.d(5): parameter with dots → value with single spaces; the last line counts.
 
-    Comments, and lines without `=`, are ignored; a leading `-` is removed.
+    A leading `-` is removed; with it, a name alone takes an earlier value away. Comments and other lines
+    without `=` are ignored.
     """
-    found = {}
+    found: dict[str, str] = {}
     for line in map(str.strip, lines_of(text)):
         name, equals, value = line.removeprefix("-").partition("=")
         if equals and name.strip() and name[0] not in "#;":
             found[parameter(name.strip())] = " ".join(value.split())
+        elif line.startswith("-") and not equals:
+            found.pop(parameter(name.strip()), None)
     return found
 
 

@@ -10,6 +10,7 @@ from gpuprov.access.shipped import compared
 from gpuprov.model.lock import LockedGroup
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.outside import each_offered
+from gpuprov.verify.readings import sshd_at_boot
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -77,7 +78,7 @@ def test_sshd_listens_on_the_locked_ports(host: Node, expected: list[int]) -> No
 @pytest.mark.check("ssh.at_boot", "systemctl is-enabled ssh.service sshd.service ssh.socket")
 def test_sshd_starts_at_boot(host: Node, expected: str) -> None:
     """Check that one of sshd's units starts at boot."""
-    assert host.sshd.at_boot == expected
+    assert sshd_at_boot(host) == expected
 
 
 @pytest.mark.check("ssh.undone", "tail -n 5 /var/lib/gpuprov/deadman/history")

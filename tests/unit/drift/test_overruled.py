@@ -192,6 +192,10 @@ def test_the_next_boot_takes_the_last_word_on_a_parameter() -> None:
     found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows)
     assert found
     assert (found.actual, found.by) == ({"vm.swappiness": "60"}, ("/etc/sysctl.d/99.conf:1",))
+    rows[1][2] = ""  # the line `-vm.swappiness`
+    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows)
+    assert found
+    assert (found.actual, found.by) == ({"vm.swappiness": None}, ("/etc/sysctl.d/99.conf:1",))
 
 
 def test_the_kernel_s_command_line_goes_before_modprobe_d() -> None:

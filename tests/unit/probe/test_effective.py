@@ -173,6 +173,15 @@ def test_sysctls_of_the_next_boot_in_their_order(root: Path) -> None:
     ]
 
 
+def test_a_name_alone_takes_an_earlier_value_away(root: Path) -> None:
+    """Check that a line such as `-kernel.a`, after which systemd-sysctl does not set it, is listed."""
+    (root / "etc/sysctl.d/a.conf").write_text("kernel.a = 1\n-kernel/a\nkernel.a\n")
+    assert effective.boot_sysctls({"sysctls": ["kernel.a"]}) == [
+        [f"{root}/etc/sysctl.d/a.conf:1", "kernel.a", "1"],
+        [f"{root}/etc/sysctl.d/a.conf:2", "kernel.a", ""],
+    ]
+
+
 def test_systemd_s_own_lines_end_with_the_last_drop_in(root: Path) -> None:
     (root / "etc/systemd/system.conf").write_text("[Manager]\n#DefaultLimitNOFILE=1\n")
     (root / "etc/systemd/system.conf.d/90-gpuprov.conf").write_text("[Manager]\nDefaultLimitNOFILE=8\n")

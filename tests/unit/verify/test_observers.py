@@ -8,6 +8,7 @@ from testinfra.host import Host
 from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.apt import (
     JOURNAL,
+    POLICY,
     SOURCES,
     STANZAS_OF_OTHERS,
     WRITTEN,
@@ -49,12 +50,22 @@ def node(answers: dict[str, str]) -> Host:
 
 
 def test_a_repository_that_another_file_states_too_is_noted() -> None:
-    answers = {SOURCES: "http://m/cuda/ \nhttp://m/toolkit/ stable\nhttp://deb/ bookworm\n"}
+    answers = {SOURCES: "http://m/cuda/ \nhttp://m/toolkit/ stable\nhttp://deb/ bookworm\n", POLICY: ""}
     answers |= {WRITTEN: "# deb http://m/cuda/ /\n", STANZAS_OF_OTHERS: "Types: deb\nURIs: http://deb/\n\n"}
     found = {"http://m/cuda /", "http://m/toolkit stable", "http://deb bookworm in another file"}
     assert Apt.get_module(node(answers)).sources == found
     answers[WRITTEN] = "deb [signed-by=/k.gpg] http://m/cuda/ /\n"
     assert "http://m/cuda / in another file" in Apt.get_module(node(answers)).sources
+
+
+def test_apt_uses_no_source_with_a_preference_that_it_cannot_read() -> None:
+    shell = PaperShell(
+        {SOURCES: (0, "http://m/cuda/ \n", ""), POLICY: (100, "", "E: Invalid record\n")}, None
+    )
+    host = Host(ShellBackend("node", shell, budget_s=60))
+    host.backend.set_host(host)
+    with pytest.raises(NodeFailed, match="Invalid record"):
+        _ = Apt.get_module(host).sources
 
 
 def test_sources_of_source_code_are_none_of_packages() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,9 @@ from typing import Any, cast
 
 import gpuprov_node
 import pytest
+from testinfra.host import Host
 
-from gpuprov.drift.observations.registry import OBSERVERS
+from gpuprov.drift.observations.registry import NAMERS, OBSERVERS
 from gpuprov.drift.observations.units import commanded_by, enabled, in_place_of, own_unit_state
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
@@ -21,11 +24,14 @@ from gpuprov.probe.parse.units import parse_units
 from gpuprov.roles import Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE, CDI_UNIT
 from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
+from gpuprov.roles.overruling import UNMET
 from gpuprov.verify import readings
 from gpuprov.verify.observers import dnf
 from gpuprov.verify.observers import sshd as observer_sshd
 from gpuprov.verify.readings import unit_state
+from gpuprov.verify.shell import ShellBackend
 from gpuprov.verify.suite import test_container_toolkit as suite
+from tests.unit.verify.nodes_on_paper import PaperShell
 
 SITES = "/etc/systemd/system/x.service"
 
@@ -196,6 +202,68 @@ def test_a_drop_in_that_starts_another_program(command: str, word: str, tmp_path
     )
     assert enabled(found, "x.service") == unit_state(node, "x.service") == word
     assert [*filter(None, in_place_of(found, "x.service"))] == ([f"{DROP_IN}:3"] if word == OTHER else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "word"),
+    [
+        (DROP_IN, "ConditionPathExists=/none", UNMET),
+        (DROP_IN, "AssertPathExists = /none\nConditionPathExists=/etc", UNMET),
+        (DROP_IN, "ConditionPathExists=/etc", "enabled"),
+        (DROP_IN, "ConditionPathExists=|/none\nConditionPathExists=|/etc", "enabled"),
+        (DROP_IN, "ConditionPathExists=/none\nConditionPathExists=", "enabled"),
+        (DROP_IN, "ConditionOfNoSystemd=/none", "enabled"),
+        (PACKAGES, "ConditionPathExists=/proc/driver/none/version", "enabled"),
+        (PACKAGES, "ConditionPathExists=!/etc/hosts", UNMET),
+    ],
+)
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
+def test_conditions_that_keep_a_unit_from_starting(
+    path: str, text: str, word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the state of a unit with conditions, which this machine's systemd judges."""
+    written = tmp_path / "site.conf"
+    written.write_text(f"[Unit]\n{text}\n")
+    monkeypatch.setattr(services, "OF_SITE", (str(tmp_path),) if path == DROP_IN else ())
+    place = services._unmet(str(written))
+    shown = {**ACTIVE, "FragmentPath": PACKAGES, "DropInPaths": DROP_IN}
+    properties = "\n".join(f"{name}={value}" for name, value in shown.items())
+    units = parse_units(properties, unmet={path: place} if place else {})
+    found = cast(Facts, SimpleNamespace(units=units))
+    node, files = host(shown, "enabled"), f"# {path}\n{written.read_text()}"
+    answer = node.run
+
+    def run(asked: str, *words: str) -> Any:
+        """Answer as `host` does; run systemd-analyze."""
+        if asked.startswith("systemd-analyze"):
+            return subprocess.run([*asked.split()[:2], *words], capture_output=True, text=True, check=False)
+        return SimpleNamespace(stdout=files) if asked.startswith("systemctl cat") else answer(asked, *words)
+
+    node.run = run
+    assert enabled(found, "x.service") == unit_state(node, "x.service") == word
+    assert [*filter(None, in_place_of(found, "x.service"))] == [place] * (word == UNMET)
+
+
+def test_an_sshd_that_is_not_to_be_run() -> None:
+    """Check `ssh.at_boot` of a unit that is enabled, and whose conditions fail."""
+    shown = {**ACTIVE, "Id": "ssh.service", "FragmentPath": "/lib/systemd/system/ssh.service"}
+    line = "ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
+    text = "\n".join(f"{name}={value}" for name, value in shown.items())
+    place = f"{shown['FragmentPath']}:5"
+    units = parse_units(text, unmet={shown["FragmentPath"]: place})
+    found = cast(Facts, SimpleNamespace(units=units))
+    expectation = Expectation("ssh.at_boot", "enabled", "ssh_hardening")
+    assert OBSERVERS["ssh.at_boot"](found, expectation) == f"ssh.service is {UNMET}"
+    assert list(NAMERS["ssh.at_boot"](found, expectation)) == [place]
+    answers = {
+        observer_sshd.UNITS: (0, "ssh.service enabled enabled\nssh.socket disabled enabled\n", ""),
+        "systemctl cat ssh.service": (0, f"# {shown['FragmentPath']}\n[Unit]\n{line}\n", ""),
+        f"systemd-analyze condition '{line}'": (1, "", f"test.service: {line} failed.\nConditions failed.\n"),
+    }
+    node: Any = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    node.backend.set_host(node)
+    node.sshd = observer_sshd.Sshd.get_module(node)
+    assert readings.sshd_at_boot(node) == f"ssh.service is {UNMET}, ssh.socket is disabled"
 
 
 def test_a_node_that_cannot_tell_is_not_in_order() -> None:

@@ -127,6 +127,10 @@ def test_kernel_parameters_of_a_boot_may_be_indented() -> None:
     assert parse_sysctls(text) == {"net.core.a": "2", "net.core.b": "3"}
 
 
+def test_a_name_alone_takes_an_earlier_value_away() -> None:
+    assert parse_sysctls("a.b = 1\n-a/b\nc.d = 1\n-c.d\nc.d = 2\n e.f\n") == {"c.d": "2"}
+
+
 @pytest.mark.parametrize(
     ("state", "found"), [("static\n", {"a.b": "1"}), ("masked\n", {}), ("masked-runtime\n", {})]
 )
