@@ -33,6 +33,7 @@ PARTIES = (
     "metadata service",
     "assistant that calls `gpuprov mcp`",
     "author of an imported inventory",
+    "author of a repository",
     "author of a pull request",
     "person who comments in a repository",
     "stranger on the network",
