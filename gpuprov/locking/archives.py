@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
@@ -111,7 +112,7 @@ class Finder:
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         """Return the parameters to open one repository: the fleet's URL and key, or else the catalog's.
 
-        A key that neither states is the one published next to the repository.
+        A key that neither states is the one published next to the repository, if one is.
 
         Raises:
             InvalidInput: neither states a URL.
@@ -149,7 +150,8 @@ class Finder:
 
         Raises:
             InvalidInput: the catalog has no key of that name.
-            Refused: the published key is another one.
+            Refused: the published key is another one, not the only one in its file, or missing.
+            Unreachable: it cannot be fetched.
         """
         keys = self._catalog.facts["systems"]["signing_keys"]
         known = next((key for key in keys if key["id"] == key_file.removesuffix(".pub")), None)
@@ -164,20 +166,20 @@ class Finder:
     def _archive_spec(self, repository: str, system: System, arch: str, url: str | None) -> RepositorySpec:
         """Return the parameters of a distribution's own repository.
 
-        Its address is that of the fleet's mirror, or of this machine's apt sources if its system is of the
-        same family, or the catalog's. The catalog is needed because this machine may have another system, or
-        no apt.
+        Its address is that of the fleet's mirror, else of this machine's apt sources if its system is of the
+        same family, else the catalog's. The catalog is needed because this machine may have another system,
+        or no apt.
 
         Raises:
-            InvalidInput: none of them has an address.
+            InvalidInput: there is no address, or this machine's apt sources lack the repository.
         """
         names = self._codenames(system)
         codename = next(name for name, version in names.items() if f"{system.family}{version}" == system.id)
         record = self._catalog.repositories.get(repository) or self._catalog.repositories[system.family]
         components = system.archive_components or record.components
         keyring = self._key(repository) or archive_keys(system.family)
-        own_codename, sources = own_sources()
-        if url is None and own_codename in names and sources:
+        own_codename, sources = own_sources() if url is None else ("", [])
+        if own_codename in names and sources:
             return archive(repository, codename, components, sources, own_codename, keyring=keyring)
         public = record.url_aarch64 if arch == "aarch64" and record.url_aarch64 else record.url
         if (place := url or public) is None:
@@ -247,16 +249,23 @@ def archive_keys(family: str) -> Keys:
 
 
 @lru_cache(maxsize=1)
-def own_sources() -> tuple[str, list[AptSource]]:
-    """Return this machine's release name and apt sources; an empty name or list if it has none."""
-    release = Path("/etc/os-release")
+def own_sources(root: Path = Path("/")) -> tuple[str, list[AptSource]]:
+    """Return this machine's release name and apt sources; an empty name or list if it has none.
+
+    Files of sources that this user cannot read, or that are not UTF-8, are left out: those with passwords are
+    root's.
+    """
+    release = root / "etc/os-release"
     values = (
         dict(line.split("=", 1) for line in release.read_text().splitlines() if "=" in line)
         if release.exists()
         else {}
     )
-    folder = Path("/etc/apt")
+    folder = root / "etc/apt"
     files = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
     files += sorted((folder / "sources.list.d").glob("*.sources"))
-    sources = [source for path in files if path.is_file() for source in parse_sources(path.read_text())]
+    sources: list[AptSource] = []
+    for path in filter(Path.is_file, files):
+        with suppress(OSError, UnicodeDecodeError):
+            sources += parse_sources(path.read_text(encoding="utf-8"))
     return values.get("VERSION_CODENAME", "").strip('"'), sources

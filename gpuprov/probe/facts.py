@@ -1,9 +1,9 @@
 """Facts of a node: one document, whose parts are parsed at their first use.
 
-`Facts` keeps the document unchanged. Each part is a property that parses its collector's raw values once. If
-the collector failed, timed out or does not exist on that system, the property raises `Missing`, whose reason
-completes a sentence that starts with "unknown because". `nvidia-smi` is the exception: its failures are facts
-(`Smi.error`).
+`Facts` keeps the document, without collectors that have too much text. Each part is a property that parses
+its collector's raw values once. If the collector failed, timed out or does not exist on that system, the
+property raises `Missing`, whose reason completes a sentence that starts with "unknown because". `nvidia-smi`
+is the exception: its failures are facts (`Smi.error`).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Facts:
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> Facts:
-        """Return facts from the probe's document.
+        """Return facts from the probe's document; a collector with too much text becomes an error.
 
         Raises:
             NodeFailed: it is not a document of this schema.
@@ -205,7 +205,7 @@ class Facts:
     @property
     def missing(self) -> dict[str, str]:
         """Collector that failed or timed out → the reason; without collectors that were not requested."""
-        return {name: value["error"] for name, value in self.collectors.items() if _failed(value)}
+        return {name: str(value["error"]) for name, value in self.collectors.items() if _failed(value)}
 
     def raw(self, collector: str) -> Any:
         """Return a collector's raw values.
@@ -268,21 +268,22 @@ class Facts:
             return parse_dpkg(raw["text"], bool(raw["interrupted"]))
         return parse_rpm(raw["text"], parse_versionlock(raw["locks"]))
 
-    @property
+    @part
     def dpkg_refuses(self) -> str:
-        """Message of dpkg if it cannot read its own settings, and so installs nothing; else empty."""
+        """Message of dpkg if it cannot read its settings and installs nothing; else empty, also with rpm."""
         return str(self.raw("packages").get("refused", ""))
 
     @part
     def package_files(self) -> tuple[ChangedFile, ...]:
-        """Files of the held packages that are missing, diverted, or not as the last apply left them."""
+        """Files of held packages that are missing, diverted or changed since the last apply; 200 at most."""
         return parse_package_files(self.raw("package_files"))
 
     @part
     def candidates(self) -> Candidates:
         """Versions that apt prefers to the held packages' installed ones by a higher priority.
 
-        A newer version of the same priority does not count.
+        A newer version of the same priority does not count. If no source offers the installed one, only
+        priorities from 1000 on count; if preferences exclude all versions, the version is `none`.
         """
         return parse_candidates(self.raw("candidates"))
 
@@ -329,7 +330,10 @@ class Facts:
 
     @part
     def disk_modules(self) -> Mapping[str, Mapping[str, DiskModule]]:
-        """Kernel → module → output of modinfo for the file that modprobe would load there."""
+        """Kernel → requested module → output of modinfo for the file that modprobe would load there.
+
+        Of at most 8 kernels, those with the newest modules.dep.
+        """
         return parse_disk_modules(self.raw("disk_modules"))
 
     @part
@@ -339,17 +343,20 @@ class Facts:
 
     @part
     def modprobe(self) -> Modprobe:
-        """Effective blacklists and options of modprobe."""
+        """Settings of modprobe.d, modules-load.d and the kernel's command line for the requested modules."""
         return parse_modprobe(((place, line) for place, line in self.raw("modprobe")), self.cmdline)
 
     @part
     def loading(self) -> Loading:
-        """Results of modprobe's dry run, by kernel."""
+        """Results of modprobe's dry run by kernel, of at most 8 kernels with a module of NVIDIA's."""
         return parse_loading(self.raw("loading"))
 
     @part
     def old_initramfs(self) -> Mapping[str, tuple[str, ...]]:
-        """Kernel → its images with NVIDIA's modules that are older than the modules on disk."""
+        """Kernel → its images with NVIDIA's modules that are older than the modules on disk; often none.
+
+        Empty if no setting adds the modules to images.
+        """
         return {str(kernel): tuple(paths) for kernel, paths in self.raw("initramfs").items()}
 
     @part
@@ -378,12 +385,18 @@ class Facts:
 
     @part
     def mig(self) -> Mapping[int, tuple[str, ...]]:
-        """Index of a GPU → profiles of its instances, sorted; empty if it was not requested."""
+        """Index of a GPU → profiles of its instances, sorted.
+
+        Empty if instances were not requested, or if nvidia-smi lists none or fails.
+        """
         return parse_mig(self.raw("mig")["text"])
 
     @part
     def mig_instances(self) -> tuple[MigInstance, ...]:
-        """GPU instances with their device files, by the GPU's minor number; empty if it was not requested."""
+        """GPU instances with their device files, by the GPU's minor number, or by its index without one.
+
+        Empty if they were not requested; `Missing` also without `smi`.
+        """
         raw = self.raw("mig")
         minors = {gpu.index: gpu.minor for gpu in self.smi.gpus if gpu.minor is not None}
         return parse_mig_instances(raw["text"], raw.get("capabilities") or {}, minors)
@@ -414,12 +427,15 @@ class Facts:
 
     @part
     def sshd(self) -> Mapping[str, tuple[str, ...]]:
-        """Output of `sshd -T` for the login user: keyword → values."""
+        """`sshd -T` of the first listener for the login user: keyword → values; empty without sshd."""
         return parse_sshd(self.raw("sshd")["text"])
 
     @part
     def sshd_answers(self) -> tuple[SshdAnswer, ...]:
-        """Options of each listening sshd by user and address; empty without sshd."""
+        """Options of each listening sshd by user and address, or of an installed one if none listens.
+
+        Empty without sshd.
+        """
         return parse_answers(self.raw("sshd"))
 
     @part
@@ -457,7 +473,7 @@ class Facts:
 
     @part
     def firewall_at_boot(self) -> Table | None:
-        """gpuprov's nftables table as its file loads it; `None` if that loads no such table."""
+        """gpuprov's nftables table as its file loads it; `None` if that loads no such table, or fails."""
         return parse_table(self.raw("firewall").get("at_boot", ""))
 
     @part
@@ -476,13 +492,17 @@ class Facts:
 
     @part
     def sysctls(self) -> Mapping[str, str | None]:
-        """The requested sysctls; `None` for one that this kernel does not have."""
+        """The requested sysctls; `None` for one that does not exist or cannot be read."""
         values: Mapping[str, str | None] = dict(self.raw("sysctls"))
         return values
 
     @part
     def boot_sysctls(self) -> Mapping[str, InForce]:
-        """The requested sysctls, as the next boot sets them; without those that no file of sysctl.d sets."""
+        """The requested sysctls, as the next boot sets them; without those that no file of sysctl.d sets.
+
+        The value is empty where a line with only the name takes an earlier one away. Empty if
+        systemd-sysctl is masked.
+        """
         return {name: InForce(value, place) for place, name, value in self.raw("boot_sysctls")}
 
     @part
@@ -500,7 +520,7 @@ class Facts:
 
     @part
     def daemon_json(self) -> Mapping[str, Any] | None:
-        """Docker's daemon.json; secrets are removed on the node; `None` if it does not exist or is empty.
+        """Docker's daemon.json without secrets; `None` if it does not exist, cannot be read, or is empty.
 
         Raises:
             Missing: it is not a JSON object.
@@ -512,7 +532,7 @@ class Facts:
 
     @part
     def containerd(self) -> Containerd:
-        """containerd's effective configuration without registries; empty if it was not requested.
+        """containerd's effective configuration without registries; empty if not requested or not installed.
 
         Raises:
             Missing: it is not TOML.
@@ -529,7 +549,7 @@ class Facts:
 
     @part
     def toolkit(self) -> Toolkit:
-        """Configuration of NVIDIA's container toolkit, and the CDI specifications.
+        """Configuration of NVIDIA's container toolkit, empty without one, and the CDI specifications.
 
         Raises:
             Missing: its configuration is not TOML.
@@ -546,7 +566,7 @@ class Facts:
 
     @part
     def booted_s(self) -> float:
-        """Seconds since the node's system began to boot."""
+        """Seconds since process 1 started: in a system container less than the kernel's uptime."""
         raw = self.raw("health")
         return finite(raw["uptime"]) - finite(raw["began"])
 
@@ -564,7 +584,7 @@ class Facts:
 
     @part
     def nics(self) -> Mapping[str, Nic]:
-        """Network interfaces by name."""
+        """Network interfaces by name, without `lo` and `veth*`; 512 at most."""
         return parse_nics(self.raw("nics"))
 
     @part
@@ -589,7 +609,7 @@ class Facts:
 
     @part
     def mounts(self) -> Mapping[str, Mount]:
-        """Mounted file systems of real devices and of networks, by mount point."""
+        """Mounted file systems by mount point: of `/`, and of sources that begin with `/` or contain `:`."""
         return parse_mounts(self.raw("mounts")["text"])
 
     @part
@@ -597,7 +617,7 @@ class Facts:
         """Requested mount point → its values, None for what is not there.
 
         `filesystem`, `fstab` (the source there), `unit` (a mount unit in place of fstab), `read_ahead_kib`,
-        `rule` (KiB and place of udev's rule).
+        `rule` (KiB and place of udev's rule for a source `UUID=`, else two times None).
         """
         return {mount: dict(values) for mount, values in self.raw("scratch").items()}
 
@@ -626,7 +646,7 @@ class Facts:
 
     @part
     def gpu_use(self) -> GpuUse:
-        """Processes and containers that use the GPUs."""
+        """Processes with an open GPU device, and running containers of Docker with GPUs."""
         raw = self.raw("gpu_use")
         return GpuUse({int(pid): name for pid, name in raw["processes"].items()}, tuple(raw["containers"]))
 

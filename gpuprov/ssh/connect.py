@@ -166,7 +166,11 @@ def _cause(error: Exception) -> Exception:
 
 
 def _trust_known_hosts_only(connection: Connection, way: Route) -> None:
-    """Accept only known host keys. Pass only those of this host to Paramiko, since the files may be long."""
+    """Accept only known host keys. Pass only those of this host to Paramiko, since the files may be long.
+
+    Raises:
+        InvalidInput: a known-hosts file or a file of revoked keys cannot be used.
+    """
     client, files = connection.client, way.known_files()
     client.set_missing_host_key_policy(_NoStrangers(way, files))
     name = names_of(way.hostname, way.port)[0]  # the name that Paramiko looks up

@@ -42,23 +42,23 @@ def unexpected(node: str, error: Exception) -> NodeFailed:
 
     If the log cannot be written, the failure does not name it.
     """
-    path = state_dir() / "unexpected.log"
     seen = f"what it sent could not be read ({type(error).__name__})"
     if isinstance(error, OSError):
         seen = f"the request failed, or its answer could not be stored: {on_one_line(str(error))}"
-    failure = NodeFailed(
-        seen,
-        do=f"the traceback is in {path}: check its Python and login shell, or report it",
-    )
     try:
+        path = state_dir() / "unexpected.log"
         _keep(path, node, error)
-    except OSError:  # a full disk must not cause the loss of other nodes' answers
-        failure.do = ""
-    return failure
+    except (OSError, GpuprovError):  # neither a full disk nor a refused folder loses other nodes' answers
+        return NodeFailed(seen)
+    return NodeFailed(seen, do=f"the traceback is in {path}: check its Python and login shell, or report it")
 
 
 def _keep(path: Path, node: str, error: Exception) -> None:
-    """Append a traceback to the log, which only its owner can read."""
+    """Append a traceback to the log, which only its owner can read and which `LOG_BYTES` limit.
+
+    Raises:
+        OSError: it or its folder cannot be written.
+    """
     made = logging.LogRecord(
         "gpuprov", logging.ERROR, "", 0, "%s", (node,), (type(error), error, error.__traceback__)
     )

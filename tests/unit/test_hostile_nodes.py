@@ -17,11 +17,12 @@ from gpuprov.access.deadman import source_address
 from gpuprov.apply import guarded
 from gpuprov.cli.inventory_discover import command as discover
 from gpuprov.drift.survey import survey
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
+from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
 from gpuprov.history.record import of_majority
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.probe.facts import Facts
+from gpuprov.ssh.contained import contained
 from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
 from gpuprov.upgrade.exclusive import leases_for, take_all
 from gpuprov.upgrade.fetching import fetch
@@ -102,6 +103,15 @@ def test_an_exception_nobody_thought_of_is_reported_and_its_traceback_kept(
     assert f"(ZeroDivisionError); the traceback is in {log}" in str(found[0].reason)
     assert "in mistaken" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_refused_folder_of_the_log_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> Path:
+        raise Refused("the state folder is another user's")
+
+    monkeypatch.setattr("gpuprov.ssh.contained.state_dir", refused)
+    result = contained(BAD, lambda: 1 // 0)
+    assert str(result) == "what it sent could not be read (ZeroDivisionError)"
 
 
 def test_a_wrong_answer_of_an_act_is_that_nodes_failure(fleet: Fleet) -> None:

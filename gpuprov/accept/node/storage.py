@@ -139,7 +139,11 @@ def rate(path: str, seconds: float) -> "Values":
 
 
 def _read(path: str, size: int, until: float, number: int, done: "list[int]", errors: "list[str]") -> None:
-    """Read in one thread until the given time; add bytes to `done[number]`, or a message to `errors`."""
+    """Read in one thread; add bytes to `done[number]`, or a message to `errors`.
+
+    Args:
+        until: end, of `time.monotonic`.
+    """
     block = mmap.mmap(-1, BLOCK)  # aligned, as O_DIRECT requires
     blocks = size // BLOCK
     try:

@@ -99,9 +99,9 @@ def bare(packed: bytes) -> dict[str, bytes]:
 
 
 def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
-    """Check that modules have the driver's version, kernel and flavour of a build, by modinfo(8).
+    """Check version and kernel in the metadata of modules, and the flavour of `nvidia`, which must be there.
 
-    Architecture, source and compiler are not in their metadata.
+    Architecture, source and compiler are not in the metadata.
 
     Args:
         modules: modules that `bare` returned.
@@ -110,7 +110,7 @@ def check(build: Build, modules: Mapping[str, bytes]) -> Vermagic:
         The vermagic, which is the same in all.
 
     Raises:
-        NodeFailed: they are not of that build, or there are none; the message names file and reason.
+        NodeFailed: they are not of that build, or there are none.
     """
     seen, flavours = set(), set()
     for name, content in modules.items():

@@ -95,7 +95,10 @@ class Containers(Observed):
             NodeFailed: it does not answer.
             ValueError: its answer is not a JSON object, or larger than `JSON_BYTES`.
         """
-        return read_object(self.ask("docker info --format '{{json .}}'"), JSON_BYTES)
+        info = read_object(self.ask("docker info --format '{{json .}}'"), JSON_BYTES)
+        if errors := info.get("ServerErrors"):  # the command succeeds, and all values are empty
+            raise NodeFailed(f"`docker info` has no answer of the daemon: {errors}")
+        return info
 
     @cached_property
     def containerd_config(self) -> dict[str, Any]:

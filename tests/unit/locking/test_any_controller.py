@@ -118,3 +118,14 @@ def test_what_is_missing_here_is_said_before_anything_is_fetched(
     monkeypatch.setattr(archives, "open_all", lambda *_: pytest.fail("something was fetched"))
     with pytest.raises(GpuprovError, match=r"^gpgv is not installed here: .*; install it: package gpgv"):
         build_lock(tmp_path / "fleet.yml")
+
+
+def test_sources_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/apt/sources.list.d"
+    folder.mkdir(parents=True)
+    (tmp_path / "etc/os-release").write_text("VERSION_CODENAME=bookworm\n")
+    (folder / "a.list").write_bytes(b"deb http://a/ \xff main\n")
+    (folder / "b.list").mkdir()
+    (folder / "c.list").write_text("deb http://c/ bookworm main\n")
+    name, sources = archives.own_sources(tmp_path)
+    assert (name, [each.uri for each in sources]) == ("bookworm", ["http://c"])

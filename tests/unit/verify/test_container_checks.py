@@ -154,6 +154,16 @@ def test_dockers_json_that_is_no_object_is_an_error(text: str) -> None:
         _ = found.info
 
 
+def test_a_docker_without_its_daemon_is_a_failure() -> None:
+    """Refuse the answer of a command that succeeds without the daemon, with empty values."""
+    text = '{"ID": "", "CgroupDriver": "", "Runtimes": null, "ServerErrors": ["Cannot connect to it"]}'
+    answers = {"docker info --format '{{json .}}'": (0, text, "")}
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    with pytest.raises(NodeFailed, match=r"no answer of the daemon: .*Cannot connect to it"):
+        _ = Containers.get_module(host).info
+
+
 @pytest.mark.parametrize("value", [[1], [], [["features", {"cdi": True}]], "text", 7])
 def test_a_daemon_json_that_is_no_object_is_a_fact_that_is_missing(value: Any) -> None:
     facts = Facts("node", "", 0, {"daemon_json": {"value": value}})
