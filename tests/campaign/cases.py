@@ -1,4 +1,4 @@
-"""Runs the unit tests with all cases of their tables, of which each usual run tries a part.
+"""Runs the unit tests with all cases of their tables; other runs try a sample of the longest ones.
 
 scripts/campaign cases [PYTEST ARGUMENT]...
 """

@@ -1,4 +1,4 @@
-"""Samples of long tables of cases: the unit tests try a part, `scripts/campaign cases` tries all."""
+"""Samples of long tables of cases: the unit tests try a sample, `scripts/campaign cases` all cases."""
 
 from __future__ import annotations
 

@@ -44,15 +44,15 @@ def test_a_toolkit_that_the_systems_own_compiler_is_too_new_for_is_warned_of(
 
 
 def test_the_warning_names_the_next_toolkit_that_compiles_there() -> None:
-    told = text(answer(A100, "ubuntu24.04", driver="580.95.05", cuda="12.2"), "cuda-host-gcc")
-    assert "gcc 12 at most" in told
-    assert "gcc 13.2" in told
-    assert told.endswith("or CUDA 12.4")
+    message = text(answer(A100, "ubuntu24.04", driver="580.95.05", cuda="12.2"), "cuda-host-gcc")
+    assert "gcc 12 at most" in message
+    assert "gcc 13.2" in message
+    assert message.endswith("or CUDA 12.4")
 
 
 def test_no_newer_toolkit_is_named_if_none_is_known_to_compile() -> None:
-    told = text(answer(A100, "ubuntu26.04", driver="580.95.05", cuda="13.0"), "cuda-host-glibc")
-    assert "or CUDA" not in told
+    message = text(answer(A100, "ubuntu26.04", driver="580.95.05", cuda="13.0"), "cuda-host-glibc")
+    assert "or CUDA" not in message
 
 
 def test_without_a_toolkit_nothing_is_said_of_nvcc() -> None:
