@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -107,10 +106,10 @@ def _show_capture(name: str, output: str) -> int:
 
 def _bytes(name: str) -> bytes:
     """Return the content of a file, or of stdin for `-`; raise InvalidInput if it cannot be read."""
-    from gpuprov.untrusted.stated import read_bounded
+    from gpuprov.untrusted.stated import read_argument
 
     try:
-        return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
+        return read_argument(name)
     except OSError as error:
         raise InvalidInput(f"{name}: {error.strerror}", do="name a file that can be read, or `-`") from None
 

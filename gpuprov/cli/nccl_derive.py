@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,10 +117,10 @@ def _saved(names: list[str], topology: Path | None, site: dict[str, str]) -> dic
 def _facts(name: str) -> Facts:
     """Return the facts in a file, or on stdin for `-`; raise InvalidInput for another file."""
     from gpuprov.probe.facts import Facts
-    from gpuprov.untrusted.stated import stated_file, stated_json
+    from gpuprov.untrusted.stated import read_argument, stated_file, stated_json
 
     with stated_file(name, expected="output of `gpuprov facts -o json`"):
-        answer = stated_json(_bytes(name))
+        answer = stated_json(read_argument(name))
         return Facts.from_answer(answer if isinstance(answer, dict) else {})
 
 
@@ -132,13 +131,6 @@ def _topology(path: Path) -> Topology:
 
     with stated_file(path, expected="the output of `nvidia-smi topo -m`"):
         return parse_topology(read_bounded(path).decode("utf-8", "replace"))
-
-
-def _bytes(name: str) -> bytes:
-    """Return the content of a file, or of stdin for `-`; OSError if it cannot be read."""
-    from gpuprov.untrusted.stated import read_bounded
-
-    return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
 
 
 def _pair(text: str) -> tuple[str, str]:

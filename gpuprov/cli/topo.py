@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -15,7 +14,7 @@ from gpuprov.topology import Topology, driver_error, parse_topology
 from gpuprov.topology.live import matrix_here
 from gpuprov.topology.matrix import SCHEMA
 from gpuprov.topology.verdict import as_document
-from gpuprov.untrusted.stated import read_bounded, stated_file
+from gpuprov.untrusted.stated import read_argument, stated_file
 
 
 @click.command()
@@ -103,10 +102,9 @@ def _read(source: str | None, local: bool) -> tuple[str, str]:
         )
     if source is None:
         return matrix_here(), "this machine"
-    if source == "-":
-        return sys.stdin.buffer.read().decode(errors="replace"), "standard input"
     try:
-        return read_bounded(Path(source)).decode("utf-8", "replace"), Path(source).name
+        name = "standard input" if source == "-" else Path(source).name
+        return read_argument(source).decode("utf-8", "replace"), name
     except OSError as error:
         raise InvalidInput(f"{source}: {error.strerror}", do="give a file, `-` or --local") from None
 

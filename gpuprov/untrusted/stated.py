@@ -6,6 +6,7 @@ Another person may have written them. None of their contents ends a command with
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from json import JSONDecodeError
@@ -62,6 +63,15 @@ def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
             if len(content) > limit:
                 raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return bytes(content)
+
+
+def read_argument(name: str) -> bytes:
+    """Return the content of a file that an argument names, or of standard input for `-`.
+
+    Raises:
+        OSError: it cannot be read, or is a file of more than `STATED_BYTES`.
+    """
+    return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
 
 
 def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:
