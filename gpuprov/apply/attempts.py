@@ -63,6 +63,9 @@ def change(
 
     Returns:
         node → its result, or the error if nothing was done there; {} without nodes.
+
+    Raises:
+        CrewLost: as `Dispatch.spread`.
     """
     if not each:
         return {}

@@ -134,6 +134,9 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
     Args:
         lock: the fleet's lock, in which the machine's own kernel counts and not the tree's.
+
+    Raises:
+        OSError: a file cannot be written.
     """
     program = str(Path(sys.executable).with_name("gpuprov"))
     for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=program))):

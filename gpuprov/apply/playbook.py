@@ -146,6 +146,7 @@ def run_playbook(
 
     Raises:
         GpuprovError: Ansible itself could not run.
+        CrewLost: as `change`.
     """
     play = partial(_play, playbook, part=part, variables=variables)
     found = change(play, run, nodes, answer=NodeOutcome)

@@ -35,6 +35,9 @@ def ask_nodes(
 
     Returns:
         node → the result, or the error.
+
+    Raises:
+        CrewLost: as `Dispatch.spread`.
     """
 
     work = partial(_ask_here, modules, dispatch.here(), seconds)

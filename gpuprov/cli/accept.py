@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,18 +263,25 @@ def _fleet(chosen: options.Chosen) -> str:
 
 
 def _floors(stated: tuple[str, ...]) -> dict[str, float]:
-    """Return measurement → minimum from texts `NAME=VALUE`; raise InvalidInput for other texts and names."""
+    """Return measurement → minimum, greater than 0, from texts `NAME=VALUE`.
+
+    Raises:
+        InvalidInput: a text has another form, an unknown measurement, or a minimum that is not above 0.
+    """
     from gpuprov.model.floors import NAMES
 
-    found = {}
+    found: dict[str, float] = {}
     for text in stated:
         name, _, value = text.partition("=")
         try:
-            found[name] = float(value)
+            least = float(value)
         except ValueError:
-            raise InvalidInput(f"--floor {text}", expected="NAME=VALUE, such as bf16=650") from None
+            least = math.nan
+        if not 0 < least < math.inf:
+            raise InvalidInput(f"--floor {text}", expected="NAME=VALUE, such as bf16=650")
         if name not in NAMES:
             raise InvalidInput(f"--floor {text}: no such measurement", expected=", ".join(NAMES))
+        found[name] = least
     return found
 
 

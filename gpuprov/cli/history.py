@@ -196,7 +196,7 @@ def _moment(text: str) -> str | None:
         return None  # an id begins with eight digits
     try:
         return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds")
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -174,7 +175,7 @@ def _devices(stated: str | None) -> tuple[int, ...] | None:
     if stated is None:
         return None
     parts = [part.strip() for part in stated.split(",")]
-    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+    if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts) or len(set(parts)) < len(parts):
         raise InvalidInput(f"--devices {stated!r}", expected="GPU numbers, each once: 0,1")
     return tuple(int(part) for part in parts)
 

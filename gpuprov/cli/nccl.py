@@ -164,7 +164,11 @@ def _open(name: str, files: ExitStack) -> TextIO:
 
 
 def _print(document: dict[str, Any], verdict: list[Finding]) -> None:
-    """Print the summary of a log, without unknown values, then the findings."""
+    """Print the summary of a log, then the findings.
+
+    An unknown version is `unknown`, an unknown number of ranks or nodes `?`; other rows without a value are
+    left out.
+    """
     cuda = f" (CUDA {document['cuda']})" if document["cuda"] else ""
     rows = {
         "NCCL": f"{document['version'] or 'unknown'}{cuda}",

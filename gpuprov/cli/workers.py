@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def serve(folder: Path, listen: str, processes: int | None, scheduler: str | Non
     from gpuprov.ssh.workers.service import serve
 
     host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or not host or (scheduler and processes):
+    if not (host and re.fullmatch("[0-9]{1,5}", port) and int(port) <= 65535) or (scheduler and processes):
         raise InvalidInput(
             f"--listen {listen}" if not scheduler else "--scheduler with --processes",
             expected="ADDRESS:PORT, and one of --scheduler and --processes",

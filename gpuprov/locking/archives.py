@@ -112,11 +112,12 @@ class Finder:
     def _spec(self, repository: str, system: System, arch: str) -> RepositorySpec:
         """Return the parameters to open one repository: the fleet's URL and key, or else the catalog's.
 
-        A key that neither states is the one published next to the repository, if one is.
+        If neither states a key, the one that the publisher has next to the repository is fetched; the spec
+        has no key if this publisher has none there.
 
         Raises:
-            InvalidInput: neither states a URL.
-            GpuprovError: the published key cannot be read.
+            InvalidInput: neither states a URL, or as `_archive_spec`.
+            InvalidInput, Refused, Unreachable: as `_published_key`.
         """
         stated = self._fleet.repositories.get(repository)
         if repository in ARCHIVE_SUITES:
@@ -149,7 +150,7 @@ class Finder:
         """Fetch a publisher's key next to its repository; accept only the key in the catalog.
 
         Raises:
-            InvalidInput: the catalog has no key of that name.
+            InvalidInput: the catalog has no key of that name, or the published one is not complete.
             Refused: the published key is another one, not the only one in its file, or missing.
             Unreachable: it cannot be fetched.
         """

@@ -1,6 +1,7 @@
 """Roles: their Ansible variables and the expected state of a node, derived from the lock.
 
 One file per role, with `variables(group)` and `expectations(group)`, both pure functions of a locked group.
+The names of its variables begin with the role's; `ROLE_unwanted` matches packages that must be absent.
 `ROLES` is the only ordered table of them.
 """
 

@@ -56,7 +56,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def files(group: LockedGroup) -> dict[str, str]:
-    """Return path → content of all files of the role."""
+    """Return path → content of all files of the role; only for a group with the setting."""
     stated = group.setting("health")
     return {
         PROGRAM: program(),

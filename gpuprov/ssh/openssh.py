@@ -139,6 +139,7 @@ def run_command(
         NodeFailed: no answer within `seconds`, or more than `limit` bytes.
         Unreachable: ssh could not connect or log in, or the connection broke; the message is derived from
             its output.
+        OSError: ssh is not installed.
     """
     words = shlex.join(["/bin/sh", "-c", KEEP_APART, "sh", command])
     answer = run_limited([*argv, words], stdin, seconds=seconds, limit=limit, stop=stop, kill_rest=True)

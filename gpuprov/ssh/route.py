@@ -77,8 +77,10 @@ class Route:
     def known_files(self) -> KnownFiles:
         """Return the contents of the known-hosts files and of the files of revoked keys.
 
+        A known-hosts file that does not exist is empty.
+
         Raises:
-            InvalidInput: one of them cannot be read.
+            InvalidInput: one of them cannot be read, or every user can write it.
         """
         return known_files(self.known_hosts, self.revoked_keys)
 

@@ -55,7 +55,7 @@ class Target:
         """The route to the node.
 
         Raises:
-            InvalidInput: ssh's own configuration cannot be read.
+            InvalidInput: as `route`.
         """
         return route(self.address, self.connection)
 
@@ -178,6 +178,9 @@ class ParamikoSession(Session):
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`; log the exit code and the time. The connection is closed if the peer exceeds the
         time limit by `GRACE_S` seconds.
+
+        Raises:
+            NodeFailed: also for the exit code `NO_SESSION`, with which sshd answers if PAM opens no session.
         """
         limits = self._limits
         deadline = time.monotonic() + limits.command_s
@@ -302,6 +305,9 @@ def fan_out(
     A node's failure is yielded as its answer, not raised, and does not repeat the node's name. On an
     interruption, or if the caller takes no more answers, connections are closed without waiting for running
     work.
+
+    Raises:
+        CrewLost: as `Dispatch.spread`.
     """
     limits = limits or ConnectionLimits()
     if dispatch.crew is not None:

@@ -31,6 +31,7 @@ def export_modules(lock: Lock, group: LockedGroup) -> bytes:
 
     Raises:
         InvalidInput: the lock trusts no image, or no module was compiled here.
+        Refused: a build in the store was changed.
     """
     builders = group.components.driver.builders
     builds = image_store(lock).of(group) if IMAGE in builders else []

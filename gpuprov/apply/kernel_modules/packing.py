@@ -124,7 +124,7 @@ def _plain(suffix: str, content: bytes, limit: int) -> bytes:
     """Return the decompressed content, at most `limit` + 1 bytes; unchanged with another suffix.
 
     Raises:
-        OSError, EOFError, ValueError, zlib.error, LZMAError, SubprocessError: it cannot be decompressed.
+        OSError, EOFError, zlib.error, LZMAError, SubprocessError: it cannot be decompressed.
         GpuprovError: this machine has no program for the compression.
     """
     match suffix:

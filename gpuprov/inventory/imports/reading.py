@@ -39,7 +39,7 @@ SHAPES: Sequence[tuple[tuple[str, ...], type, str]] = (
 
 
 def check_shapes(variables: Mapping[str, Any], place: str) -> None:
-    """Check the types of gpuprov's own variables of a group or host.
+    """Check the types of gpuprov's own variables of a group or host, and that the fleet's has no groups.
 
     Raises:
         InvalidInput: with the place, the variable, and what was expected.
@@ -83,7 +83,7 @@ def parsed(answer: bytes, path: Path) -> Any:
     """Return the document that ansible-inventory printed for an inventory.
 
     Raises:
-        InvalidInput: it has too many values, or one that JSON does not have.
+        InvalidInput: it is not JSON, or has too many bytes or values.
     """
     try:
         return read_json(answer, ANSWER_BYTES, ANSWER_VALUES)
@@ -97,7 +97,8 @@ def check_names(names: Iterable[str], path: Path) -> None:
     The vars plugin gpuprov_import reads no file for the names that are refused here.
 
     Raises:
-        InvalidInput: a name could lead to another folder, or to a hidden file.
+        InvalidInput: a name has `/` or `$`, or begins with a dot: it could lead to another folder, or to a
+            hidden file.
     """
     for name in names:
         if name.startswith(".") or "/" in name or "$" in name:

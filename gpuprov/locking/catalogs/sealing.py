@@ -28,6 +28,8 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.locking.catalogs.sources import INSIDE, PACKAGE
 
+PATIENCE_S = 120  # with the time in which a person enters a passphrase
+
 
 def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = OWN) -> tuple[Release, Path]:
     """Write a signed release into a new folder, and its wheel next to it.
@@ -43,7 +45,7 @@ def seal(folder: Path, signer: str, *, stated: str | None = None, data: Path = O
 
     Raises:
         InvalidInput: not a version, or the folder exists.
-        GpuprovError: gpg is not installed or has no such key, or the folder cannot be written.
+        GpuprovError: gpg does not sign, as in `detached_signature`, or the folder cannot be written.
     """
     number = stated or str(own().version)
     if not VERSION.fullmatch(number):
@@ -68,7 +70,8 @@ def detached_signature(content: bytes, signer: str) -> bytes:
     """Return gpg's armored detached signature of a content.
 
     Raises:
-        GpuprovError: gpg is not installed, or cannot sign with that key.
+        GpuprovError: gpg is not installed, cannot sign with that key, or does not end within 120 s, for
+            example because it waits for a passphrase.
     """
     command = [
         "gpg",
@@ -81,9 +84,14 @@ def detached_signature(content: bytes, signer: str) -> bytes:
         "--detach-sign",
     ]
     try:
-        done = subprocess.run(command, input=content, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(command, input=content, capture_output=True, timeout=PATIENCE_S, check=False)
     except FileNotFoundError as error:
         raise GpuprovError("gpg is not installed here", do="install it (package gnupg)") from error
+    except subprocess.TimeoutExpired:
+        raise GpuprovError(
+            f"gpg signed nothing for {signer} within {PATIENCE_S} s",
+            do="enter the key's passphrase, or use a key without one",
+        ) from None
     if done.returncode:
         raise GpuprovError(f"gpg signs nothing for {signer}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout

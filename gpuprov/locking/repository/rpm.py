@@ -40,8 +40,7 @@ def open_rpm(
     frozen: date | None = None,
 ) -> Index:
     """Return the packages of one repository for an architecture and `noarch`, with those of module streams
-    marked
-    (see `with_streams`).
+    marked (see `with_streams`).
 
     Args:
         url: the repository's root, the folder of `repodata`.

@@ -340,6 +340,7 @@ def published_key(
     Raises:
         Refused: it is missing, it is another key, or the file contains more keys.
         InvalidInput: it is not a complete key.
+        Unreachable: it cannot be fetched.
     """
     content = (fetcher or Fetcher()).get(url)
     if content is None:

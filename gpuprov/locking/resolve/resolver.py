@@ -89,7 +89,7 @@ def _answer(case: Case, draft: Draft, said: dict[str, list[RuleFinding]]) -> Ans
 
 
 def _stack(case: Case, draft: Draft) -> Stack:
-    """Return the versions of a complete draft, and the components that follow from it; `absent` for one that
+    """Return the versions of a complete draft, and the components that follow from it; `none` for one that
     must not be installed, None for one without a version.
     """
 

@@ -90,7 +90,7 @@ def _address(stated: str) -> tuple[str, int]:
         Refused: plain TCP.
     """
     found = ADDRESS.fullmatch(stated)
-    if not found or found["host"] == "local":
+    if not found or found["host"] == "local" or int(found["port"]) > 65535:
         raise InvalidInput(f"--workers {shown(stated)}", expected="local, local:N or tls://HOST:PORT,…")
     if found["protocol"] == "tcp":
         raise Refused(f"{stated} is plain TCP, without authentication", expected="local:N or tls://", do=DOCS)

@@ -70,6 +70,10 @@ def test_the_sites_floor(measured: str, capsys: pytest.CaptureFixture[str]) -> N
     [
         (["--floor", "bf16"], "expected NAME=VALUE, such as bf16=650"),
         (["--floor", "bf17=1"], "no such measurement; expected memory_read"),
+        (["--floor", "bf16=nan"], "--floor bf16=nan; expected NAME=VALUE, such as bf16=650"),
+        (["--floor", "bf16=inf"], "--floor bf16=inf; expected NAME=VALUE"),
+        (["--floor", "bf16=0"], "--floor bf16=0; expected NAME=VALUE"),
+        (["--floor", "bf16=-1"], "--floor bf16=-1; expected NAME=VALUE"),
         (["--baseline", "latest"], "there is no saved run of accept"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
         (["--local", "gpu01"], "more than one of NODES, --local and --measured; give one of them"),

@@ -124,6 +124,13 @@ def test_history_compares_with_the_last_run_before_a_time(
     assert document(capsys, "history", "--since", day, code=Exit.DRIFT)["since"] == ids[0]
 
 
+@pytest.mark.parametrize("time", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+def test_a_time_that_no_calendar_contains_is_refused(time: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a time is refused whose UTC is before the year 1 or after 9999."""
+    assert run(["history", "--worst", "--since", time]) == Exit.USAGE
+    assert f"--worst --since {time}; expected a time" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("nodes")
 def test_what_the_lock_states_nothing_of_is_named_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["drift", "-v"]) == Exit.DRIFT

@@ -24,6 +24,7 @@ import yaml
 
 from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
+from gpuprov.cli import workers as cli_workers
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
@@ -643,6 +644,7 @@ def listening(processes: list[int]) -> set[int]:
         ("ctl1", False, InvalidInput, "--workers 'ctl1'; expected local, local:N"),
         ("local:0", False, InvalidInput, "--workers 'local:0'"),
         ("http://ctl1:8786", False, InvalidInput, "expected local"),
+        ("tls://127.0.0.1:65536", False, InvalidInput, "expected local"),
         (
             "tcp://192.0.2.1:8786",
             False,
@@ -661,6 +663,13 @@ def test_an_address_is_refused_in_one_line(
         pass
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("listen", ["8790", "127.0.0.1:65536"])
+def test_a_service_has_a_port_of_tcp(listen: str, folder: Path) -> None:
+    words = ["--certificates", str(folder / "site-east"), "--listen", listen, "--processes", "1"]
+    with pytest.raises(InvalidInput, match=r"--listen .*; expected ADDRESS:PORT"):
+        cli_workers.serve.main(words, standalone_mode=False)
 
 
 def test_a_key_that_others_can_read_is_refused(folder: Path, tmp_path: Path) -> None:

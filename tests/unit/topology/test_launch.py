@@ -179,7 +179,7 @@ def test_the_verb_needs_a_number_of_gpus() -> None:
         run("mpirun", "--hosts", "gpu01", "train")
 
 
-@pytest.mark.parametrize("stated", ["a", "0,0", "0,", "-1"])
+@pytest.mark.parametrize("stated", ["a", "0,0", "0,", "-1", "²", "٣"])
 def test_the_verb_refuses_odd_devices(stated: str) -> None:
     with pytest.raises(InvalidInput, match="--devices"):
         run("torchrun", "--hosts", "a", f"--devices={stated}", "x.py")

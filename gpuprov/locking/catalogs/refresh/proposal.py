@@ -98,8 +98,7 @@ class Proposal:
             record_of: file, section and name of the record.
             to: the field and its value.
             stated_by: sources of the value that is replaced; those of the whole record by default. Empty for
-                a value
-                that is by definition the newest or the lowest that was read.
+                a value that is by definition the newest or the lowest that was read.
         """
         record = self.record(*record_of) or {}
         old, value = record.get(to[0]), to[1]

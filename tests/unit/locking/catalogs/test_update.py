@@ -16,7 +16,7 @@ from gpuprov.catalog import load
 from gpuprov.catalog.releases import current, own, pinned, store
 from gpuprov.cli import lock as lock_verb
 from gpuprov.cli.catalog import command
-from gpuprov.errors import Exit, InvalidInput, Refused, Unreachable
+from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused, Unreachable
 from gpuprov.locking.catalogs.sealing import seal
 from gpuprov.locking.catalogs.update import update
 from gpuprov.model.lock import read_lock
@@ -257,6 +257,16 @@ def test_a_lock_whose_catalog_is_not_here_says_what_to_bring(
     assert "gpuprov catalog update --release 2027.1.15" in str(error)
     update(str(release), key=key[1])
     assert lock_of(fleet, "--check").return_value == Exit.OK
+
+
+def test_gpg_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waits(command: list[str], *, timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", waits)
+    with pytest.raises(GpuprovError, match=r"gpg signed nothing for 0123 within 120 s"):
+        seal(tmp_path / "release", "0123")
+    assert not (tmp_path / "release").exists()
 
 
 def lock_of(fleet: Path, *arguments: str) -> Result:
