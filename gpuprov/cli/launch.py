@@ -174,7 +174,7 @@ def _devices(stated: str | None) -> tuple[int, ...] | None:
     if stated is None:
         return None
     parts = [part.strip() for part in stated.split(",")]
-    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+    if not all(part.isdecimal() for part in parts) or len(set(parts)) < len(parts):
         raise InvalidInput(f"--devices {stated!r}", expected="GPU numbers, each once: 0,1")
     return tuple(int(part) for part in parts)
 

@@ -84,7 +84,7 @@ def host_state(parameters: "Values") -> "Any":
             for text in map(
                 text_in, glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_count")
             )
-            if text.isdigit()
+            if text.isdecimal()
         ),
     }
 
@@ -201,7 +201,7 @@ def programs(parameters: "Values") -> "Any":
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     gpus = users_of(r"nvidia(?:\d+|-uvm)")
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
-    names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
+    names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdecimal, names_in("/proc"))]
     return {
         "holders": [_program(pid, gpus[pid], wanted) for pid in _fairly(holders)[:PROCESSES_AT_MOST]],
         "stuck": _stuck(),
