@@ -14,6 +14,7 @@ from gpuprov.cli.launch import _devices
 from gpuprov.doctor.concerns.host import count_cpus
 from gpuprov.doctor.judge import diagnose
 from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.locking.resolve import Request, resolve
 from gpuprov.nccl.shells import Remote
 from gpuprov.topology.matrix import nvlinks
 from tests import ROOT
@@ -73,6 +74,17 @@ def test_an_exit_code_of_a_node_is_a_number(text: str) -> None:
 
 def test_a_kernel_of_many_numbers_has_the_version_of_the_first() -> None:
     assert kernel_version(".".join("1" * 30) + "-1.1.1.1.1.1.1.el9") == version("1.1.1.1.1.1.1")
+
+
+@pytest.mark.parametrize("name", ["driver", "cuda", "nccl", "docker", "framework"])
+def test_a_version_of_many_numbers_is_refused(name: str) -> None:
+    stated = {
+        "gpus": ["8x H200"],
+        "os": "debian12",
+        name: "torch==" * (name == "framework") + ".".join("1" * 30),
+    }
+    with pytest.raises(InvalidInput):
+        resolve(Request.from_mapping(stated))
 
 
 def test_a_device_is_a_number() -> None:
