@@ -64,7 +64,7 @@ def require_names(names: "Iterable[str]") -> None:
     """Check names of packages that are to be installed.
 
     Raises:
-        Failed: one is something else, such as an option, or apt's word for a removal.
+        Failed: one is something else, such as an option, or `NAME-`, by which apt removes a package.
     """
     for name in names:
         if not re.match(NAME + r"\Z", name):
