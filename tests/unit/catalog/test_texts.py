@@ -168,3 +168,17 @@ def test_a_pattern_is_literal_but_for_its_wildcards() -> None:
         assert re.match(pattern, hostile[0])
     assert process_time() - begun < 0.2
     assert unattended_patterns(("a.b+c-*d?", "!e")) == [r"a\.b\+c-.*d.$"]
+
+
+@pytest.mark.parametrize(
+    "row", ["x", {"id": "x"}, {"devices": {"2330": "580"}}, {"devices": ["2330"]}, {"devices": {"2330": "²"}}]
+)
+def test_a_row_of_a_site_that_is_no_device_is_refused(tmp_path: Path, row: Any) -> None:
+    stated = (
+        {"id": "x", "name": "x", "segment": "unknown", "source": []}
+        if isinstance(row, dict) and "id" not in row
+        else {}
+    )
+    (tmp_path / "devices.json").write_text(json.dumps({"devices": [{**stated, **row} if stated else row]}))
+    with pytest.raises(InvalidInput, match=r"devices"):
+        read_data(OWN, tmp_path)
