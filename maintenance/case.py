@@ -26,12 +26,15 @@ from gpuprov.doctor.look import examination
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.probe.facts import Facts
+from gpuprov.untrusted.archives import check_tar
 from gpuprov.untrusted.parsing import read_json
 from maintenance.restoring import Collectors, restored
 
 CASES = Path(__file__).parents[1] / "tests/recorded/reports/cases"
 PACKED, UNPACKED = 4 << 20, 16 << 20
 """Maximum size of a bundle in bytes, packed and unpacked."""
+FILES = 16
+"""Maximum number of files of a bundle, which has four."""
 AT = "2026-01-01T00:00:00Z"
 """Time of the examination in a case; times of the log are before it."""
 HOST = "node"
@@ -93,9 +96,10 @@ def read_bundle(path: Path) -> Collectors:
             data = file.read(UNPACKED + 1)
         if len(data) > UNPACKED:
             raise InvalidInput(f"{path} unpacks to more than {UNPACKED >> 20} MiB")
+        check_tar(data, FILES)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             texts = {name: _member(archive, name) for name in ("facts.json", "kernel-log.txt")}
-    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
         raise InvalidInput(
             f"{path} is not a bundle ({type(error).__name__})", do="gpuprov doctor HOST --bundle FILE"
         ) from None

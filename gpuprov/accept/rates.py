@@ -129,7 +129,7 @@ class Rate:
 
 def part_name(gpu: str) -> str:
     """Return `GPU 0` or `GPU 0>1`, or the name of a drive or port unchanged."""
-    return f"GPU {gpu}" if gpu[:1].isdigit() else gpu
+    return f"GPU {gpu}" if gpu[:1].isdecimal() else gpu
 
 
 def number(value: object) -> float | None:

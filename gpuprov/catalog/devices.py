@@ -9,12 +9,14 @@ from typing import Any
 
 from gpuprov.catalog.records import GpuModel
 from gpuprov.catalog.version import version
+from gpuprov.untrusted.stated import stated_file
 
 Row = Mapping[str, Any]
 Table = tuple[Mapping[str, Row], tuple[Row, ...], tuple[str, ...]]
 """Id → row; runs: ranges of neighbouring device ids with the compute capability of the known ones; releases
 whose lists of devices were read.
 """
+ROW = "rows of the lists of devices: id, name, and the driver that lists each device id"
 Make = Callable[[dict[str, Any]], GpuModel]
 """Function that makes a GPU's record from its own fields and the defaults of its architecture and segment."""
 
@@ -68,7 +70,8 @@ class Devices:
         if key not in self._made:
             if key not in self._rows:
                 return None
-            self._made[key] = self._make(_fields(self._rows[key], self.releases))
+            with stated_file(f"devices.json: devices[{id}]", expected=ROW):
+                self._made[key] = self._make(_fields(self._rows[key], self.releases))
         return self._made[key]
 
     def all(self) -> Iterator[GpuModel]:

@@ -125,7 +125,7 @@ def _upstream(what: str, text: str) -> str:
     """Return the numbers of a version without epoch and revision; InvalidInput, which names `what`, if it
     has none.
     """
-    match = re.fullmatch(r"(?:[0-9]+:)?([0-9]{1,5}(?:\.[0-9]{1,5})*)(?:[-~+].*)?", text)
+    match = re.fullmatch(r"(?:[0-9]+:)?([0-9]{1,5}(?:\.[0-9]{1,5}){0,7})(?:[-~+].*)?", text)
     if not match:
         seen = text if len(text) <= 40 else text[:37] + "..."
         raise InvalidInput(

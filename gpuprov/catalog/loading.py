@@ -10,12 +10,12 @@ from typing import Any
 from gpuprov.catalog import records as r
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.checking import check_bulletins, check_dates
-from gpuprov.catalog.devices import Devices, Table
+from gpuprov.catalog.devices import ROW, Devices, Table
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
 from gpuprov.catalog.texts import check_texts
 from gpuprov.errors import InvalidInput
-from gpuprov.untrusted.stated import read_stated_json
+from gpuprov.untrusted.stated import read_stated_json, stated_file
 
 # file → section → (record type, key field)
 LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
@@ -210,8 +210,9 @@ def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.So
     devices = Devices(table, make)
     if any((folder / f"{DEVICES}.json").exists() for folder in folders[1:]):
         for path, document in layers()[1:]:
-            for row in _section(path, document, "devices", list):
-                devices.get(str(row.get("id")))
+            with stated_file(f"{path}: devices", expected=ROW):
+                for row in _section(path, document, "devices", list):
+                    devices.get(str(row["id"]))
     return devices
 
 

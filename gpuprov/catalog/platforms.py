@@ -88,7 +88,7 @@ def rebuilds() -> Mapping[str, str]:
     return {
         identity: row.id
         for row in platforms()
-        if not row.id[-1].isdigit()
+        if not row.id[-1].isdecimal()
         for identity in row.identities
         if identity != row.id
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -78,10 +78,18 @@ def _lines(name: str) -> Iterator[str]:
     """Yield the lines of a file, `-` for stdin; raise InvalidInput if it cannot be read."""
     with stated_file(f"--batch {name}", expected="a file of JSON lines, or -"):
         if name == "-":
-            yield from sys.stdin
+            yield from _bounded(sys.stdin)
             return
         with Path(name).open(encoding="utf-8") as lines:
-            yield from lines
+            yield from _bounded(lines)
+
+
+def _bounded(lines: TextIO) -> Iterator[str]:
+    """Yield the lines of a file; of one that is longer than `LINE_BYTES` the beginning, which is refused."""
+    while line := lines.readline(LINE_BYTES + 1):
+        yield line
+        while len(line) > LINE_BYTES and not line.endswith("\n"):
+            line = lines.readline(LINE_BYTES + 1)
 
 
 def _answer_all(lines: Iterable[str], catalog: Catalog) -> int:

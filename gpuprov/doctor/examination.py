@@ -15,6 +15,7 @@ from gpuprov.probe.node.kernel_log import OF_DEVICES
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.health import Health, parse_health
 from gpuprov.untrusted.numbers import finite
+from gpuprov.untrusted.parsing import whole_number
 
 
 def age(seconds: float) -> str:
@@ -276,7 +277,7 @@ def _program(row: Mapping[str, Any]) -> Program:
         pid=int(row["pid"]),
         name=str(row.get("name") or "")[:NAME],
         state=str(row.get("state") or "")[:NAME],
-        uid=int(uid) if uid.isdigit() else None,
+        uid=whole_number(uid),
         cpus=str(row.get("cpus") or "")[:CPU_LIST],
         waits=str(row.get("waits") or "")[:NAME],
         gpus=tuple(islice(dict.fromkeys(str(device)[:NAME] for device in row.get("gpus") or ()), DEVICES)),

@@ -75,7 +75,7 @@ def leftovers(name: str) -> list[int]:
     """
     own = read_or_none(f"{PROC}/self/cgroup", 4096)
     found = []
-    for pid in filter(str.isdigit, names_in(PROC)):
+    for pid in filter(str.isdecimal, names_in(PROC)):
         folder = f"{PROC}/{pid}"
         status = read_or_none(f"{folder}/stat", 1024) or ""
         shown, _, rest = status.partition("(")[2].rpartition(")")

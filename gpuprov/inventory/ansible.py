@@ -206,4 +206,4 @@ def group_name(text: str) -> str:
     if re.fullmatch(r"[A-Za-z_]\w*", text, re.ASCII):
         return text
     plain = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower() or "group"
-    return f"_{plain}" if plain[0].isdigit() else plain
+    return f"_{plain}" if plain[0].isdecimal() else plain

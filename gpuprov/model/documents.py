@@ -282,9 +282,18 @@ def render_plain(plain: Any) -> str:
 def write_document(path: Path, record: Strict, *, header: str = "") -> None:
     """Write the record's YAML in one step: a reader sees the old file or the new one.
 
+    The folder may be another person's: a link there does not lead to a file of another folder, such as the
+    lock of another fleet.
+
     Raises:
-        InvalidInput: the file cannot be written.
+        InvalidInput: the file cannot be written, or is a link to a file of another folder.
     """
+    if path.is_symlink() and path.exists() and path.resolve().parent != path.parent.resolve():
+        raise InvalidInput(
+            f"{path} is a link to {path.resolve()}",
+            expected="a file of its own folder",
+            do="remove the link, or name the file that is to be written",
+        )
     write_text(path, render_document(record, header=header))
 
 

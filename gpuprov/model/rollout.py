@@ -20,7 +20,7 @@ Share = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^(100|[1-9]
 """A number of nodes, or a percentage of them: `3`, `10%`."""
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+CLOCK = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 
 class Hook(Strict):
@@ -101,7 +101,7 @@ class Window(Strict):
 
         try:
             ZoneInfo(stated)
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # `Europe` is a folder
             raise ValueError("a time zone such as Europe/Berlin") from None
         return stated
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import CommandRunner
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+from gpuprov.untrusted.parsing import whole_number
 from gpuprov.untrusted.programs import TooSlow, run_limited
 
 T = TypeVar("T")
@@ -105,12 +106,13 @@ class Remote:
         stated = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
         answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
-        text, _, code = answer.stdout.decode(errors="replace").rpartition("gpuprov-exit ")
-        if not code.strip().isdigit():
+        text, _, status = answer.stdout.decode(errors="replace").rpartition("gpuprov-exit ")
+        code = whole_number(status.strip())
+        if code is None:
             raise NodeFailed(f"no whole answer of `{command[0]}` from {self.where}")
-        if int(code) in (TIMED_OUT, 128 + signal.SIGKILL):
+        if code in (TIMED_OUT, 128 + signal.SIGKILL):
             raise TimeoutError
-        return text.removesuffix("\n"), int(code)
+        return text.removesuffix("\n"), code
 
     def find(self, program: str) -> str | None:
         """See `Shell`: by the login shell's `command -v`; None if it is not found."""

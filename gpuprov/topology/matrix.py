@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, takewhile
 
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.parsing import whole_number
 
 SCHEMA = "gpuprov.topo/1"
 COLUMNS = 256
@@ -93,7 +94,7 @@ class Topology:
 
 def nvlinks(kind: str) -> int | None:
     """Return the number of NVLinks of a cell: 18 for `NV18`, None for any other text."""
-    return int(kind[2:]) if kind.startswith("NV") and kind[2:].isdigit() else None
+    return whole_number(kind[2:]) if kind.startswith("NV") else None
 
 
 def driver_error(text: str) -> str | None:

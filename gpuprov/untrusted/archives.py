@@ -1,9 +1,13 @@
-"""Files in untrusted zip archives, unpacked within limits."""
+"""Files in untrusted archives: those of zip, unpacked within limits, and a check of those of tar."""
 
 from __future__ import annotations
 
+import re
+import tarfile
 import zipfile
 import zlib
+
+from gpuprov.untrusted.gates import shown
 
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compression methods that zipfile unpacks piece by piece; of the others it unpacks a whole file at once."""
@@ -47,3 +51,25 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"{name} is larger than {limit >> 10} KiB")
     return content
+
+
+def check_tar(plain: bytes, limit: int) -> None:
+    """Check that a tar archive, which is not compressed, has only plain files, before tarfile reads it.
+
+    tarfile needs quadratic time for the records of a pax header and blocks other threads meanwhile, recurses
+    once for each header that extends the next, and fails with any error for a sparse file.
+
+    Args:
+        limit: maximum number of files.
+
+    Raises:
+        ValueError: it has members of another type, or too many.
+    """
+    at, count = 0, 0
+    while (header := plain[at : at + tarfile.BLOCKSIZE]).strip(b"\0"):
+        size, kind = header[124:136].strip(b" \0"), header[156:157]
+        count += 1
+        if kind not in (b"0", b"\0") or not re.fullmatch(rb"[0-7]{1,11}", size) or count > limit:
+            name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
+            raise ValueError(f"{shown(name)} in it; expected at most {limit} plain files")
+        at += tarfile.BLOCKSIZE * (1 + -(-int(size, 8) // tarfile.BLOCKSIZE))

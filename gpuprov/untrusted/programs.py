@@ -97,6 +97,14 @@ def run_limited(
         return Answer(code, bytes(run.stdout), bytes(run.stderr))
 
 
+def with_limits(argv: Sequence[str], *, memory: int, file: int) -> list[str]:
+    """Return a command that runs a program with limits of its memory and of each file, both in bytes, where
+    the system has such limits.
+    """
+    limits = f"ulimit -v {memory >> 10} 2>/dev/null; ulimit -f {file >> 9} 2>/dev/null"
+    return ["/bin/sh", "-c", limits + '; exec "$@"', "sh", *argv]
+
+
 @contextmanager
 def _started(
     argv: Sequence[str], environment: Mapping[str, str] | None, *, merged: bool, session: bool

@@ -229,4 +229,4 @@ def _verdict(said: dict[str, list[str]], keyring: str, primaries: Collection[str
 def _expiry(said: dict[str, list[str]]) -> str:
     """Return ` on DATE` of the key's end; empty if gpgv reports none."""
     when = said.get("KEYEXPIRED", [""])[0]
-    return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdigit() else ""
+    return f" on {datetime.fromtimestamp(int(when), UTC):%Y-%m-%d}" if when.isdecimal() else ""

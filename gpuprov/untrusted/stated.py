@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.untrusted.gates import on_one_line
@@ -56,12 +56,17 @@ def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read, or is larger.
     """
-    content = bytearray()
     with path.open("rb") as file:
-        while piece := file.read(PIECE):  # `read(limit)` would take that memory at once
-            content += piece
-            if len(content) > limit:
-                raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+        return _bounded(file, limit, str(path))
+
+
+def _bounded(file: BinaryIO, limit: int, name: str) -> bytes:
+    """Return the rest of an open file of at most `limit` bytes; raise OSError if it is larger."""
+    content = bytearray()
+    while piece := file.read(PIECE):  # `read(limit)` would take that memory at once
+        content += piece
+        if len(content) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
     return bytes(content)
 
 
@@ -69,9 +74,9 @@ def read_argument(name: str) -> bytes:
     """Return the content of a file that an argument names, or of standard input for `-`.
 
     Raises:
-        OSError: it cannot be read, or is a file of more than `STATED_BYTES`.
+        OSError: it cannot be read, or has more than `STATED_BYTES`.
     """
-    return sys.stdin.buffer.read() if name == "-" else read_bounded(Path(name))
+    return _bounded(sys.stdin.buffer, STATED_BYTES, name) if name == "-" else read_bounded(Path(name))
 
 
 def read_stated_json(path: Path, *, expected: str, do: str = "") -> Any:

@@ -16,7 +16,7 @@ import time
 import gpuprov_debconf as debconf
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import foreign_removals
+from gpuprov_node import foreign_removals, require_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -306,9 +306,12 @@ def installation(
         lock_seconds: as for `common_options`.
         allow_downgrade: whether a package may be downgraded.
         streams: ignored; apt has no module streams.
+
+    Raises:
+        Failed: as `require_words`.
     """
     downgrades = f"--option=APT::Get::allow-downgrades={str(allow_downgrade).lower()}"
-    return [*common_options(lock_seconds), downgrades, "install", *words]
+    return [*common_options(lock_seconds), downgrades, "install", *require_words(words)]
 
 
 def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:

@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 from gpuprov_failures import Cause, Failed, explained
 from gpuprov_locks import BLOCKS, DATABASES, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
-from gpuprov_node import RPM_KEY, SEVERAL, TIMED_OUT, Package, database, foreign_removals, packages, run
+from gpuprov_node import (
+    RPM_KEY,
+    SEVERAL,
+    TIMED_OUT,
+    Package,
+    database,
+    foreign_removals,
+    packages,
+    require_words,
+    run,
+)
 from gpuprov_replace import replace
 from gpuprov_repos import repositories
 
@@ -129,6 +139,8 @@ MISSING = re.compile(
     r"(?:No match for argument|All matches were filtered out by \w+ filtering for argument): "
 )
 """Lines of dnf's standard output about a package that it cannot install."""
+STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*:[A-Za-z0-9.+_-]*\Z")
+"""Module and stream, which is empty for one that is reset."""
 FORWARD = ("Installing", "Upgrading", "Reinstalling", "Downgrading")
 """First words of headings above packages that will be there, also of `Installing dependencies`."""
 
@@ -174,8 +186,14 @@ def installation(
         allow_downgrade: whether a package may be downgraded.
         streams: module streams to enable, `nvidia-driver:580-open`; without a stream (`nvidia-driver:`) the
             module is reset, so that it has none.
+
+    Raises:
+        Failed: as `require_words`, or a stream is something else: a line of dnf's shell can have any command.
     """
-    words = list(words)
+    words = require_words(words)
+    for stream in streams:
+        if not STREAM.match(stream):
+            raise Failed(f"{stream!r} is no module stream; expected MODULE:STREAM")
     going = [word[:-1] for word in words if word.endswith("-")]
     coming = [_argument(word) for word in words if not word.endswith("-")]
     lines = [

@@ -69,7 +69,7 @@ def devices_in_use(pids: "Iterable[str] | None" = None, seconds: float = SECONDS
         TooManyFiles: not all open files could be looked at within the time.
     """
     if pids is None:
-        pids = [pid for pid in os.listdir(PROC) if pid.isdigit() and pid != str(os.getpid())]
+        pids = [pid for pid in os.listdir(PROC) if pid.isdecimal() and pid != str(os.getpid())]
     search, found, later = _Search(seconds), {}, []  # type: _Search, dict[str, set[str]], list[tuple[str, str]]
     for pid in pids:
         for table in _tables(pid):

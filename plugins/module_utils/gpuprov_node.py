@@ -13,7 +13,7 @@ from gpuprov_locks import BLOCKS, blocker, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     Changes = Mapping[str, "tuple[str | None, str | None]"]
 
@@ -29,6 +29,11 @@ RPM_KEY = "gpg-pubkey"
 SEVERAL = re.compile(r"kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*\Z")
 """Packages that dnf installs in several versions at a time (dnf.conf(5), `installonlypkgs`)."""
 
+NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.+_:-]*[A-Za-z0-9.+_])?"
+"""Pattern of a package's name, with an architecture or without: no option, and not apt's `NAME-`."""
+WORD = re.compile(NAME + r"(?:=[A-Za-z0-9.+:~^_-]+|-)?\Z")
+"""Word of a transaction: `NAME`, `NAME=VERSION`, or `NAME-` for a removal."""
+
 
 class Package(NamedTuple):
     """A package in the database of dpkg or rpm.
@@ -40,6 +45,30 @@ class Package(NamedTuple):
     state: str
     name: str
     version: str
+
+
+def require_words(words: "Iterable[str]") -> "list[str]":
+    """Return the words of a transaction.
+
+    Raises:
+        Failed: one is something else, such as an option of the package manager.
+    """
+    found = list(words)
+    for word in found:
+        if not WORD.match(word):
+            raise Failed(f"{word!r} is no package; expected NAME, NAME=VERSION or NAME-")
+    return found
+
+
+def require_names(names: "Iterable[str]") -> None:
+    """Check names of packages that are to be installed.
+
+    Raises:
+        Failed: one is something else, such as an option, or `NAME-`, by which apt removes a package.
+    """
+    for name in names:
+        if not re.match(NAME + r"\Z", name):
+            raise Failed(f"{name!r} is no name of a package")
 
 
 def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":

@@ -71,7 +71,7 @@ def source_text(entry: str) -> str:
     parts = text.splitlines()
     if path.endswith(".sources"):
         parts = [part for part in re.split(r"\n\s*\n", text) if re.search(r"(?im)^Types:", part)]
-    return parts[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(parts) else ""
+    return parts[int(number) - 1] if number.isdecimal() and 0 < int(number) <= len(parts) else ""
 
 
 def offered(path: str, packages: "list[str]") -> "list[str]":

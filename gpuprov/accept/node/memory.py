@@ -236,7 +236,7 @@ def numa_nodes() -> "dict[int, set[int]]":
     folder, found = "/sys/devices/system/node", {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
         listed = (read_or_none(os.path.join(folder, name, "cpulist")) or "").strip()
-        if name.startswith("node") and name[4:].isdigit() and listed:
+        if name.startswith("node") and name[4:].isdecimal() and listed:
             found[int(name[4:])] = _processors(listed)
     return found or {0: set(os.sched_getaffinity(0))}
 
@@ -255,4 +255,4 @@ def _node_of(bus_id: str) -> "int | None":
     domain, _, rest = bus_id.rpartition(":")[0].partition(":")
     address = "{}:{}:{}".format(domain[-4:], rest, bus_id.rpartition(":")[2])
     result = (read_or_none("/sys/bus/pci/devices/{}/numa_node".format(address)) or "-1").strip()
-    return int(result) if result.isdigit() else None
+    return int(result) if result.isdecimal() else None

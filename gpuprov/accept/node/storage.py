@@ -65,7 +65,7 @@ def ports(root: str = "/sys") -> "list[Values]":
     for name in names_in(root + "/class/net"):
         folder = root + "/class/net/" + name
         speed = text_in(folder + "/speed")
-        if speed.isdigit() and int(speed) and os.path.exists(folder + "/device"):
+        if speed.isdecimal() and int(speed) and os.path.exists(folder + "/device"):
             row = link(os.path.realpath(folder + "/device"))
             if row["pci"] not in behind:
                 found.append(dict(row, name=name, gbits=int(speed) / 1000.0))
@@ -100,7 +100,7 @@ def link(path: str) -> "Values":
             return {
                 "pci": address,
                 "generation": steps.get(float(speed.group(1))) if speed else None,
-                "width": int(width) if width.isdigit() and 0 < int(width) <= 32 else None,
+                "width": int(width) if width.isdecimal() and 0 < int(width) <= 32 else None,
             }
         path = os.path.dirname(path)
     return {"pci": None, "generation": None, "width": None}

@@ -175,7 +175,7 @@ def _program_of_root(pid: str) -> "str | None":
     file that it runs has to have that name too, and its real user to be root.
     """
     folder = PROC + "/" + pid + "/"
-    if not pid.isdigit() or not re.search(r"(?m)^Uid:\s+0\s", read_or_none(folder + "status", 65536) or ""):
+    if not pid.isdecimal() or not re.search(r"(?m)^Uid:\s+0\s", read_or_none(folder + "status", 65536) or ""):
         return None
     name = (read_or_none(folder + "comm", 64) or "").strip()
     file = (link_name(folder + "exe") or "").replace(" (deleted)", "")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
-import re
 import shutil
 import subprocess
 import tarfile
@@ -20,6 +19,7 @@ from pathlib import PurePath
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.untrusted import shown
+from gpuprov.untrusted.archives import check_tar
 
 PACKED_LIMIT = 128 << 20
 """Maximum size of an archive of modules in bytes; NVIDIA's have a third of it."""
@@ -51,34 +51,13 @@ def unpack(packed: bytes) -> dict[str, bytes]:
         GpuprovError: as `decompressed`.
     """
     plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
-    _check_members(plain)
     try:
+        check_tar(plain, FILES_LIMIT)
         # Not with tarfile's own decompression, which reads headers of any length into memory.
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
             return dict(_files(archive))
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
         raise NodeFailed(f"an archive of modules that cannot be read: {error}") from None
-
-
-def _check_members(plain: bytes) -> None:
-    """Check that a tar archive has only plain files, before tarfile reads it.
-
-    tarfile needs quadratic time for the records of a pax header and blocks other threads meanwhile, and
-    recurses once for each header that extends the next.
-
-    Raises:
-        NodeFailed: it has members of another type, or too many.
-    """
-    at, count = 0, 0
-    while (header := plain[at : at + tarfile.BLOCKSIZE]).strip(b"\0"):
-        size, kind = header[124:136].strip(b" \0"), header[156:157]
-        count += 1
-        if kind not in (b"0", b"\0") or not re.fullmatch(rb"[0-7]{1,11}", size) or count > FILES_LIMIT:
-            name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
-            raise NodeFailed(
-                f"{shown(name)} in an archive of modules", expected=f"at most {FILES_LIMIT} plain files"
-            )
-        at += tarfile.BLOCKSIZE * (1 + -(-int(size, 8) // tarfile.BLOCKSIZE))
 
 
 def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:

@@ -124,7 +124,7 @@ def family(run: str) -> str:
 def _number(run: str) -> int:
     """Return the number of a worker attempt, 7 for `RUN/7.a1b2`; 0 for a run itself."""
     number = run.partition("/")[2].partition(".")[0]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0
 
 
 def _follows(run: str, held: "Lease") -> bool:

@@ -17,7 +17,7 @@ from gpuprov.errors import InvalidInput
 _NAMES = {"torch": "torch", "pytorch": "torch", "tensorflow": "tensorflow", "tf": "tensorflow", "jax": "jax"}
 _SPEC = re.compile(
     r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?"
-    r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5})*)(?:\.\*)?"
+    r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5}){0,7})(?:\.\*)?"
     r"(?:\+(?P<build>cu[0-9]{2,4}|cpu))?"
 )
 

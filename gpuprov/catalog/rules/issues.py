@@ -12,7 +12,7 @@ from gpuprov.catalog.version import Version, version
 
 Build = Literal["builds", "fails", "unknown"]
 KERNEL = re.compile(
-    r"([0-9]{1,6}(?:\.[0-9]{1,6})+)"
+    r"([0-9]{1,6}(?:\.[0-9]{1,6}){1,6})"
     r"(?:-([0-9]{1,6}(?:\.[0-9]{1,6}){0,6})(?:\.el[0-9]|(?:-cloud|-rt)?-(?:amd64|arm64)\Z))?",
     re.ASCII,
 )

@@ -9,6 +9,7 @@ from gpuprov.doctor.concerns.driver import expected, packaged
 from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
+from gpuprov.untrusted.parsing import whole_number
 
 
 @rule("driver.permissions", "D16", source="tk-trouble")
@@ -19,12 +20,13 @@ def permissions(seen: Examination) -> Iterator[Fault]:
     said = seen.smi.error or ""
     mode = seen.driver_parameters.get("DeviceFileMode") if "modules" not in seen.missing else None
     refused = "Insufficient Permissions" in said
-    closed = mode is not None and mode.isdigit() and int(mode) & 0o006 != 0o006
+    bits = whole_number(mode or "")
+    closed = bits is not None and bits & 0o006 != 0o006
     if refused or closed:
         yield Fault(
             "broken" if refused else "risk",
             "the driver's device files are not open to everybody"
-            + ("" if refused else f": mode {int(mode or 0):04o}"),
+            + ("" if refused else f": mode {bits or 0:04o}"),
             (f"nvidia-smi: {said[:120]}",)
             if refused
             else (f"/proc/driver/nvidia/params: DeviceFileMode {mode}",),

@@ -9,6 +9,7 @@ from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.untrusted import shell
+from gpuprov.untrusted.parsing import whole_number
 
 CLOCK_OFF_US = 100_000
 """Clock offset in microseconds: twice the limit of node_exporter's alert (50 ms that do not decrease for ten
@@ -77,8 +78,9 @@ def count_cpus(text: str) -> int:
     total = 0
     for piece in filter(None, (text or "").split(",")):
         first, _, last = piece.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            total += int(last or first) - int(first) + 1
+        low, high = whole_number(first), whole_number(last or first)
+        if low is not None and high is not None:
+            total += high - low + 1
     return total
 
 
@@ -232,11 +234,11 @@ def limits(seen: Examination) -> Iterator[Fault]:
     program (degraded), and systemd's default for services (a risk).
     """
     for program in seen.programs:
-        lock = program.memlock
-        if seen.hcas and lock and lock.isdigit() and int(lock) < SMALL_MEMLOCK_KIB * 1024:
+        lock = whole_number(program.memlock or "")
+        if seen.hcas and lock is not None and lock < SMALL_MEMLOCK_KIB * 1024:
             yield Fault(
                 "degraded",
-                f"process {program.pid} ({program.name}) may lock {int(lock) // 1024} KiB of memory",
+                f"process {program.pid} ({program.name}) may lock {lock // 1024} KiB of memory",
                 (f"/proc/{program.pid}/limits: Max locked memory {lock}",),
                 "RDMA registers memory by locking it: ibv_reg_mr fails with Cannot allocate memory",
                 (shell("ulimit -l unlimited for the login or service, then restart it"),),
@@ -246,10 +248,11 @@ def limits(seen: Examination) -> Iterator[Fault]:
     soft = seen.limits.systemd.get("DefaultLimitMEMLOCKSoft") or seen.limits.systemd.get(
         "DefaultLimitMEMLOCK"
     )
-    if seen.hcas and soft and soft.isdigit() and int(soft) < SMALL_MEMLOCK_KIB * 1024:
+    size = whole_number(soft or "")
+    if seen.hcas and size is not None and size < SMALL_MEMLOCK_KIB * 1024:
         yield Fault(
             "risk",
-            f"services may lock {int(soft) // 1024} KiB of memory, and RDMA is here",
+            f"services may lock {size // 1024} KiB of memory, and RDMA is here",
             (f"systemctl show: DefaultLimitMEMLOCKSoft={soft}",),
             "NCCL over InfiniBand fails: Call to ibv_reg_mr failed",
             (

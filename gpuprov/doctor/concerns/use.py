@@ -9,6 +9,7 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
 from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
+from gpuprov.untrusted.parsing import whole_number
 
 ENDED = (
     "nvidia-persiste",
@@ -41,7 +42,7 @@ def hidden(seen: Examination) -> Iterator[Fault]:
     ]
     for path, name, value in places:
         bad = value.strip() in ("", "-1", "NoDevFiles", "void") or any(
-            (each.isdigit() and int(each) >= count) or (each.startswith("GPU-") and each not in known)
+            _number(each) >= count or (each.startswith("GPU-") and each not in known)
             for each in value.split(",")
         )
         yield Fault(
@@ -51,6 +52,12 @@ def hidden(seen: Examination) -> Iterator[Fault]:
             "CUDA finds no GPU (100) or another than intended (101)" if bad else "programs see only these",
             (without_variable(path, name), shell("log in again")),
         )
+
+
+def _number(text: str) -> int:
+    """Return the number of a GPU that a text is, -1 for any other text."""
+    number = whole_number(text)
+    return -1 if number is None else number
 
 
 @rule("cuda.exclusive", "D44", source="cuda-err")

@@ -109,7 +109,7 @@ def _devices(node: Node) -> list[str]:
     lines = []
     for near, found in groupby(whole, key=lambda each: each[1]):
         files = ranges(minor for minor, _ in found)
-        device = f"/dev/nvidia[{files}]" if not files.isdigit() else f"/dev/nvidia{files}"
+        device = f"/dev/nvidia[{files}]" if not files.isdecimal() else f"/dev/nvidia{files}"
         lines.append(f"Name=gpu Type={short_model(node.model)} File={device}{_bound(near)}")
     for each in node.slices:
         files = ",".join(each.files)

@@ -16,7 +16,7 @@ from gpuprov.inventory.ansible import (
 )
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import read_json
-from gpuprov.untrusted.programs import Answer, run_limited
+from gpuprov.untrusted.programs import Answer, run_limited, with_limits
 
 TIMEOUT_S = 300
 ANSWER_BYTES = 64 << 20
@@ -71,8 +71,7 @@ def run_bounded(command: Sequence[str], environment: Mapping[str, str]) -> Answe
     Raises:
         InvalidInput: it exceeded the limit of time or output.
     """
-    limited = f'ulimit -v {MEMORY_KIB} 2>/dev/null; ulimit -f {ANSWER_BYTES >> 9} 2>/dev/null; exec "$@"'
-    argv = ["/bin/sh", "-c", limited, "sh", *command]
+    argv = with_limits(command, memory=MEMORY_KIB << 10, file=ANSWER_BYTES)
     try:
         return run_limited(argv, seconds=TIMEOUT_S, limit=ANSWER_BYTES, environment=environment)
     except NodeFailed as error:

@@ -6,8 +6,6 @@ A wheel is read, never installed: none of its code runs.
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -16,6 +14,7 @@ from pathlib import Path
 
 from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
+from gpuprov.locking.catalogs.pip import run_pip
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
 from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
 from gpuprov.untrusted.stated import read_bounded
@@ -27,7 +26,6 @@ LARGEST = 10_000_000
 """Maximum size of all files of a release in bytes; a release has 600 KB."""
 MEMBERS = 100
 """Maximum number of files of a wheel; gpuprov's has about 20."""
-PATIENCE_S = 300
 
 
 def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[str, bytes], str]:
@@ -66,30 +64,16 @@ def _from_index(stated: str | None) -> tuple[Mapping[str, bytes], str]:
 
     Raises:
         InvalidInput: the wheel contains no release, or too large files.
-        Unreachable: pip takes more than `PATIENCE_S` seconds, fails or downloads no wheel.
+        Unreachable: pip fails, exceeds a limit, or downloads no wheel.
     """
     wanted = f"{PACKAGE}=={stated}" if stated else PACKAGE
     with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pip",
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--quiet",
-        ]
-        command += ["--disable-pip-version-check", "--dest", folder, wanted]
-        try:
-            done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise Unreachable(f"pip download {wanted} took more than {PATIENCE_S} s", do=_BY_HAND) from None
+        run_pip(
+            "download", "--no-deps", "--only-binary=:all:", "--quiet", "--dest", folder, wanted, do=_BY_HAND
+        )
         wheels = sorted(Path(folder).glob("*.whl"))
-        if done.returncode or not wheels:
-            lines = done.stderr.decode(errors="replace").strip().splitlines()
-            said = next((line for line in reversed(lines) if "ERROR" in line), "it downloaded no wheel")
-            raise Unreachable(f"pip download {wanted}: {said}", do=_BY_HAND)
+        if not wheels:
+            raise Unreachable(f"pip download {wanted}: it downloaded no wheel", do=_BY_HAND)
         return read_wheel(_bounded(wheels[0]), wheels[0].name), f"the package index ({wheels[0].name})"
 
 

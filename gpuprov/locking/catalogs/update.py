@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuprov.catalog.identity import find_system
 from gpuprov.catalog.loading import DEVICES, LATER, LAYOUT, read_data
 from gpuprov.catalog.releases import (
     MANIFEST,
@@ -26,8 +28,12 @@ from gpuprov.catalog.version import version
 from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.writing import replace_file
 from gpuprov.locking.catalogs.sources import read_source
+from gpuprov.locking.resolve import Request, resolve
 from gpuprov.untrusted.openpgp import armored
 from gpuprov.untrusted.signature import verify_detached
+from gpuprov.untrusted.stated import stated_file
+
+WHOLE = "a whole catalog"
 
 
 @dataclass(frozen=True)
@@ -165,16 +171,24 @@ def _check_new(number: str, files: Mapping[str, bytes], keys: bytes) -> None:
 
 
 def _read_whole(files: Mapping[str, bytes]) -> None:
-    """Check that this gpuprov can read every record.
+    """Check that this gpuprov can read every record, and can use the parts that have no type.
 
     Raises:
         InvalidInput: a record has another format, or the catalog is incomplete.
     """
-    with tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuprov-catalog-") as folder,
+        stated_file("the new catalog", expected=WHOLE),
+    ):
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
         catalog = read_data(Path(folder))
         if not catalog.gpus or catalog.default_policy not in catalog.policies:  # rows are parsed at first use
-            raise InvalidInput(
-                f"no GPUs, or no policy {catalog.default_policy!r}", expected="a whole catalog"
-            )
+            raise InvalidInput(f"no GPUs, or no policy {catalog.default_policy!r}", expected=WHOLE)
+        for name in (catalog.gpus[0].id, "no such model"):
+            with suppress(GpuprovError):
+                resolve(Request(gpus=(name,), os=next(iter(catalog.systems))), catalog)
+        with suppress(InvalidInput):
+            find_system(catalog, "no such system")
+        if not all(isinstance(key["id"], str) for key in catalog.facts["systems"]["signing_keys"]):
+            raise InvalidInput("signing_keys has a key without an id", expected=WHOLE)

@@ -110,7 +110,7 @@ def _rpm_rank(segments: list[str], index: int) -> tuple[int, int, str]:
     segment = segments[index]
     if segment in "~^":
         return (0, 0, "") if segment == "~" else (2, 0, "")
-    return (4, int(segment), "") if segment.isdigit() else (3, 0, segment)
+    return (4, int(segment), "") if segment.isdecimal() else (3, 0, segment)
 
 
 def _upstream_rpm(version: str) -> str:

@@ -103,7 +103,7 @@ def _newer(component: str, value: str | None, catalog: Catalog) -> list[str]:
 
     Empty if `value` is not a version. Of a driver's branch only the newest version counts.
     """
-    if value is None or not value[:1].isdigit():
+    if value is None or not value[:1].isdecimal():
         return []
     now = version(value.split("+")[0])
     newest = {
@@ -129,7 +129,7 @@ def _older(component: str, value: str | None, catalog: Catalog) -> list[str]:
 
     Empty for other components, which a fleet rarely moves back without the driver.
     """
-    if component != "driver" or value is None or not value[:1].isdigit():
+    if component != "driver" or value is None or not value[:1].isdecimal():
         return []
     now = int(value.partition(".")[0])
     branches = sorted((each.branch, each) for each in catalog.branches.values() if each.branch < now)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpuprov.catalog.records import ArchiveDriver, PackageRule, System
 from gpuprov.catalog.rules import fabric, systems
-from gpuprov.catalog.texts import fill
+from gpuprov.catalog.texts import fill, fill_name
 from gpuprov.locking.resolve.answer import PackageSet
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.request import ABSENT
@@ -221,19 +221,23 @@ def _fits(rule: PackageRule, branch: int, facts: dict[str, object]) -> bool:
 def _package_set(
     case: Case, component: str, repository: str, rule: PackageRule, words: dict[str, str]
 ) -> PackageSet:
-    """Return the packages of a component, with the fields of the rule's texts filled from `words`."""
+    """Return the packages of a component, with the fields of the rule's texts filled from `words`.
 
-    def filled(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(fill(text, words) for text in texts)
+    Raises:
+        InvalidInput: as `fill_name`.
+    """
+
+    def named(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(fill_name(text, words) for text in texts)
 
     assert case.system is not None  # noqa: S101
     return PackageSet(
-        names=filled(rule.names),
+        names=named(rule.names),
         version=(fill(rule.version, words) or None) if rule.version else None,
         repository=repository,
         hold=case.catalog.hold_patterns(component, case.system.manager),
-        pin=filled(rule.pin),
+        pin=tuple(fill(text, words) for text in rule.pin),
         stream=fill(rule.stream, words) if rule.stream else None,
-        module=fill(rule.module, words) if rule.module else None,
-        unversioned=filled(rule.unversioned),
+        module=fill_name(rule.module, words) if rule.module else None,
+        unversioned=named(rule.unversioned),
     )

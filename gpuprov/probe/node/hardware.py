@@ -200,7 +200,7 @@ def scratch(parameters: "Values") -> "Any":
             "filesystem": kind,
             "fstab": sources[-1] if sources else None,
             "unit": _mount_unit(point),
-            "read_ahead_kib": int(ahead) if source and ahead.isdigit() else None,
+            "read_ahead_kib": int(ahead) if source and ahead.isdecimal() else None,
             "rule": _read_ahead_rule(sources[-1] if sources else ""),
         }
     return found

@@ -84,7 +84,7 @@ def host_state(parameters: "Values") -> "Any":
             for text in map(
                 text_in, glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle/package_throttle_count")
             )
-            if text.isdigit()
+            if text.isdecimal()
         ),
     }
 
@@ -201,13 +201,31 @@ def programs(parameters: "Values") -> "Any":
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     gpus = users_of(r"nvidia(?:\d+|-uvm)")
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
-    names = [text_in("/proc/" + pid + "/comm") for pid in filter(str.isdigit, names_in("/proc"))]
     return {
         "holders": [_program(pid, gpus[pid], wanted) for pid in _fairly(holders)[:PROCESSES_AT_MOST]],
         "stuck": _stuck(),
-        "mps": "nvidia-cuda-mps" in " ".join(names),
-        "subnet_manager": any(name in ("opensm", "nvlsm") for name in names),
+        "mps": _runs("nvidia-cuda-mps"),
+        "subnet_manager": _runs("opensm", "nvlsm"),
     }
+
+
+def _runs(*names: str) -> bool:
+    """Return whether a program runs whose name begins with one of these, and whose file is root's.
+
+    Each process chooses its own name. Without root's rights the files of others are not known, and it counts.
+    """
+    for pid in filter(str.isdecimal, names_in("/proc")):
+        folder = "/proc/" + pid
+        if text_in(folder + "/comm").startswith(names):
+            try:
+                program = os.readlink(folder + "/exe").rpartition("/")[2]
+                if program.startswith(names) and os.stat(folder + "/exe").st_uid == 0:
+                    return True
+            except PermissionError:  # without root's rights those of others are not known
+                return True
+            except OSError:  # it has ended
+                continue
+    return False
 
 
 def _is_own(stat: str) -> bool:

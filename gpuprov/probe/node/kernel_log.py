@@ -258,7 +258,7 @@ def _ring() -> "Iterator[tuple[float, str]]":
                 return
             head, _, text = record.partition(";")
             fields = head.split(",")
-            if len(fields) > 2 and fields[0].isdigit() and int(fields[0]) < 8 and fields[2].isdigit():
+            if len(fields) > 2 and fields[0].isdecimal() and int(fields[0]) < 8 and fields[2].isdecimal():
                 yield round(boot + int(fields[2]) / 1e6, 6), _unescaped(text.partition("\n")[0])
     finally:
         os.close(handle)

@@ -164,7 +164,7 @@ def _counters() -> "dict[str, int]":
         device, port = folder.split("/")[-4], folder.split("/")[-2]
         for name in filter(COUNTERS.fullmatch, names_in(folder)):
             value = text_in(folder + "/" + name)
-            if value.isdigit() and int(value):
+            if value.isdecimal() and int(value):
                 found[f"rdma {device}/{port} {name}"] = int(value)
     for name, value in re.findall(
         r"^(pswpin|pswpout|oom_kill) (\d{1,18})$", read_or_none("/proc/vmstat") or "", re.M
@@ -172,6 +172,6 @@ def _counters() -> "dict[str, int]":
         found[f"vm {name}"] = int(value)
     for path in glob.glob("/sys/devices/system/edac/mc/mc*/[cu]e_count"):
         value = text_in(path)
-        if value.isdigit():
+        if value.isdecimal():
             found["edac {} {}".format(*path.split("/")[-2:])] = int(value)
     return found

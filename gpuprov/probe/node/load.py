@@ -121,14 +121,14 @@ def _network() -> "dict[str, list[Any]]":
         words = rest.split()
         if name != "lo" and len(words) > 8:
             speed = (read_or_none("/sys/class/net/" + name + "/speed", 64) or "").strip()
-            found[name] = [int(words[0]), int(words[8]), int(speed) * 10**6 if speed.isdigit() else None]
+            found[name] = [int(words[0]), int(words[8]), int(speed) * 10**6 if speed.isdecimal() else None]
     for folder in glob.glob("/sys/class/infiniband/*/ports/*"):
         counts = [
             (read_or_none(folder + "/counters/port_" + way + "_data", 64) or "").strip()
             for way in ("rcv", "xmit")
         ]
         rate = re.match(r"\d+", read_or_none(folder + "/rate", 64) or "")
-        if all(count.isdigit() for count in counts):
+        if all(count.isdecimal() for count in counts):
             name = folder.split("/")[4] + "/" + folder.split("/")[6]
             # Both counters count units of four bytes (InfiniBand architecture, PortCounters).
             found[name] = [
@@ -145,7 +145,7 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
     `holder` is the pid that uses the GPU. This process is left out; there are at most `PROGRAMS_AT_MOST`.
     """
     parents = {}
-    for pid in filter(str.isdigit, names_in("/proc")):
+    for pid in filter(str.isdecimal, names_in("/proc")):
         words = (read_or_none("/proc/" + pid + "/stat", 4096) or "").rpartition(")")[2].split()
         if len(words) > 1:
             parents[pid] = words[1]

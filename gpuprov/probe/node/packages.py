@@ -54,7 +54,7 @@ def packages(parameters: "Values") -> "Any":
     if find_program("dpkg-query") and os.path.exists("/var/lib/dpkg/status"):
         rows = [line.split("\t") for line in run("dpkg-query", "-W", "-f", DPKG_FORMAT).splitlines()]
         kept = [row for row in rows if matters(row) or row[-1] not in SETTLED]
-        journal = any(name.isdigit() for name in names_in("/var/lib/dpkg/updates"))
+        journal = any(name.isdecimal() for name in names_in("/var/lib/dpkg/updates"))
         return {"manager": "dpkg", "text": _table(kept), "interrupted": journal, "refused": _refusal()}
     if find_program("rpm"):
         rows = [line.split("\t") for line in run("rpm", "-qa", "--qf", RPM_FORMAT).splitlines()]

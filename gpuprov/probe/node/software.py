@@ -213,7 +213,7 @@ def _running_with_gpus() -> "list[list[Any]]":
     return [
         [row[0].lstrip("/"), int(row[1]), row[2]]
         for row in rows
-        if len(row) == 5 and row[1].isdigit() and (row[3] == "nvidia" or row[4] not in ("null", "[]"))
+        if len(row) == 5 and row[1].isdecimal() and (row[3] == "nvidia" or row[4] not in ("null", "[]"))
     ]
 
 

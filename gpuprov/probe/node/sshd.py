@@ -85,7 +85,7 @@ def _listeners(unclear: "list[str]") -> "Iterator[tuple[str, str, list[str]]]":
     sshd replaces its arguments by a title, `sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups`.
     """
     own = os.path.realpath(find_program("sshd") or "/usr/sbin/sshd")
-    for pid in sorted(filter(str.isdigit, names_in("/proc")), key=int):
+    for pid in sorted(filter(str.isdecimal, names_in("/proc")), key=int):
         if text_in(f"/proc/{pid}/comm") != "sshd" or _is_contained(pid):
             continue
         words = (read_or_none(f"/proc/{pid}/cmdline", 8192) or "").rstrip("\0").split("\0")
@@ -222,7 +222,7 @@ def _connection() -> "tuple[str, str]":
     """
     given = re.compile(r"(?:^|\0)SSH_CONNECTION=([\w.:%]+) \d+ ([\w.:%]+) ")
     pid = str(os.getpid())
-    while pid.isdigit() and pid not in ("0", "1"):
+    while pid.isdecimal() and pid not in ("0", "1"):
         found = given.search(read_or_none(f"/proc/{pid}/environ") or "")
         if found:
             return found.group(1), found.group(2)

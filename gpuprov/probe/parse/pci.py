@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprov.untrusted import device_name
+from gpuprov.untrusted.parsing import whole_number
 
 NVIDIA = "10de"
 MELLANOX = "15b3"
@@ -72,7 +73,7 @@ def _device(
         device=_bare(device),
         class_code=_bare(code),
         subsystem=f"{_bare(sub_vendor)}:{_bare(sub_device)}",
-        numa_node=int(numa) if numa.isdigit() else None,
+        numa_node=whole_number(numa),
         driver=device_name(driver) if driver else None,
     )
 

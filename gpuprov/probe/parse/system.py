@@ -81,7 +81,7 @@ def in_order(releases: Iterable[str]) -> tuple[str, ...]:
 def _natural(release: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key for a release: its numbers by value, and words before numbers."""
     pieces = re.findall(r"\d+|[A-Za-z]+", release)
-    return tuple((1, int(piece), "") if piece.isdigit() else (0, 0, piece) for piece in pieces)
+    return tuple((1, int(piece), "") if piece.isdecimal() else (0, 0, piece) for piece in pieces)
 
 
 def parse_kernels(raw: Mapping[str, Any], running: str) -> Kernels:

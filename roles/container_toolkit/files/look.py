@@ -38,7 +38,7 @@ def outdated() -> bool:
     loaded = re.search(r"  (\d+\.\d+(?:\.\d+)?)  ", LOADED.read_text()) if LOADED.exists() else None
     if specification is None or loaded is None:
         return False
-    nodes = len([path for path in DEVICES.glob("nvidia[0-9]*") if path.name[6:].isdigit()])
+    nodes = len([path for path in DEVICES.glob("nvidia[0-9]*") if path.name[6:].isdecimal()])
     unfit = (
         specification["missing"]
         or [v for v in specification["versions"] if v != loaded.group(1)]

@@ -109,7 +109,7 @@ def outdated_entry(fits: Callable[[str], bool], root: str = "/") -> bool:
 def numbers(release: str) -> list[tuple[int, str]]:
     """Return a key that sorts 6.1.0-56 after 6.1.0-9."""
     return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"\d+|[A-Za-z]+", release)
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|[A-Za-z]+", release)
     ]
 
 

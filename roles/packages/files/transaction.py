@@ -89,6 +89,7 @@ def main() -> None:
     if not order.check:
         try:
             if plan.transaction + plan.residue:
+                require_names(order)
                 if not refreshed:
                     manager.read_lists(order.fetch_timeout, order.lock_timeout)
                     refreshed = True
@@ -109,6 +110,15 @@ def main() -> None:
     how = {"led": order != asked, "refreshed": refreshed, "changed": changed, "failure": failure}
     document = {**plan._asdict(), **how}
     sys.stdout.write("\n" + json.dumps(document) + "\n")
+
+
+def require_names(order: Order) -> None:
+    """Check the names of packages that are to be installed: apt would remove `NAME-`, as if gpuprov's.
+
+    Raises:
+        Failed: one is no name of a package.
+    """
+    node.require_names([*order.beside, *(name for packages in order.sets.values() for name in packages)])
 
 
 def intent(order: Order, plan: Plan) -> str:

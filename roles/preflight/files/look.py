@@ -207,7 +207,7 @@ def has(lists: bytes, certificate: str) -> bool:
 
 def unfinished() -> bool:
     """Return whether dpkg or apt must finish earlier work before it can install anything."""
-    journal = any(path.name.isdigit() for path in Path("/var/lib/dpkg/updates").iterdir())
+    journal = any(path.name.isdecimal() for path in Path("/var/lib/dpkg/updates").iterdir())
     return journal or bool(run("dpkg", "--audit")[1].strip()) or run("apt-get", "check", "-qq")[0] == 100
 
 

@@ -83,7 +83,7 @@ def weak_keys() -> list[str]:
     weak = []
     for path in options.get("hostkey", "").split():
         bits, _space, rest = said("ssh-keygen", "-l", "-f", path).partition(" ")
-        if not bits.isdigit() or ("(RSA)" in rest and int(bits) < RSA_BITS_AT_LEAST):
+        if not bits.isdecimal() or ("(RSA)" in rest and int(bits) < RSA_BITS_AT_LEAST):
             weak.append(path)
     return weak
 

@@ -14,14 +14,14 @@ import pytest
 from gpuprov.catalog import load
 from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.releases import OWN
-from gpuprov.catalog.texts import FIELDS, LONGEST, fill
+from gpuprov.catalog.texts import FIELDS, LONGEST, fill, fill_name
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.components import family_pattern, unattended_patterns
 from gpuprov.locking.repository.sources import nvidia, released
 from gpuprov.locking.resolve import packages
 
 
-def changed(folder: Path, file: str, section: str, **fields: Any) -> Path:
+def changed(folder: Path, file: str, section: str, /, **fields: Any) -> Path:
     """Return a copy of the catalog, with fields of the first record of a section."""
     shutil.copytree(OWN, folder)
     document = json.loads((folder / f"{file}.json").read_text())
@@ -51,6 +51,17 @@ REFUSED = {
     "class of a pattern": ("holds", {"shared": ["[ab]"]}, "shared"),
     "stars of a pattern": ("holds", {"patterns": ["*" * 9]}, "patterns"),
     "client": ("storage_clients", {"package": "a;b"}, "package"),
+    "option as a client": ("storage_clients", {"packages": {"debian": "-oA::Pre-Invoke::=x"}}, "packages"),
+    "line as a client": ("storage_clients", {"packages": {"rhel": "a\nremove b"}}, "packages"),
+    "family of a client": ("storage_clients", {"packages": {"a b": "c"}}, "packages"),
+    "option as a name": ("packages", {"names": ["--allow-unauthenticated"]}, "names"),
+    "option by a field": ("packages", {"names": ["{nccl}-x"]}, "names"),
+    "removal": ("packages", {"unversioned": ["openssh-server-"]}, "unversioned"),
+    "removal as a client": ("storage_clients", {"package": "openssh-server-"}, "package"),
+    "option as a module": ("packages", {"module": "-x"}, "module"),
+    "wildcards of a name": ("packages", {"names": ["*"]}, "names"),
+    "option as a pattern": ("holds", {"patterns": ["-x"]}, "patterns"),
+    "repository of a rule": ("packages", {"repository": ["a\nb"]}, "repository"),
 }
 
 
@@ -98,6 +109,36 @@ def test_a_series_of_an_archive_is_a_plain_text(tmp_path: Path) -> None:
         read_data(changed(tmp_path / "catalog", "systems", "systems", archive_drivers=[driver]))
 
 
+IDS = {
+    "id of a repository": ("repositories", {"id": "x\nTypes: deb\nTrusted: yes"}, "id"),
+    "path": ("repositories", {"id": "../../etc/cron.d/x"}, "id"),
+    "component": ("repositories", {"components": ["main\nTrusted: yes"]}, "components"),
+    "folder": ("systems", {"folder": "debian12/../../x"}, "folder"),
+    "key": ("systems", {"key_file": "../x"}, "key_file"),
+    "component of a system": ("systems", {"archive_components": ["a b"]}, "archive_components"),
+    "archive": (
+        "systems",
+        {"archive_cuda": [{"version": "1", "repository": "a\n", "source": []}]},
+        "archive_",
+    ),
+    "suite": ("families", {"codenames": {"a\nTrusted: yes": "12"}}, "codenames"),
+}
+
+
+@pytest.mark.parametrize(("section", "fields", "words"), IDS.values(), ids=IDS)
+def test_an_id_is_no_line_and_no_path(
+    tmp_path: Path, section: str, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        read_data(changed(tmp_path / "catalog", "systems", section, **fields))
+
+
+def test_an_absent_component_makes_no_other_word_of_a_name() -> None:
+    assert fill_name("lib{nccl}", {"nccl": "2"}) == "lib2"
+    with pytest.raises(InvalidInput, match="becomes 'openssh-server-'"):
+        fill_name("openssh-server-{nccl}", {"nccl": ""})
+
+
 def test_a_site_adds_no_other_text(tmp_path: Path) -> None:
     rule = {"component": "x", "manager": "apt", "patterns": ["(a|b)"], "source": []}
     (tmp_path / "packages.json").write_text(json.dumps({"holds": [rule]}))
@@ -127,3 +168,17 @@ def test_a_pattern_is_literal_but_for_its_wildcards() -> None:
         assert re.match(pattern, hostile[0])
     assert process_time() - begun < 0.2
     assert unattended_patterns(("a.b+c-*d?", "!e")) == [r"a\.b\+c-.*d.$"]
+
+
+@pytest.mark.parametrize(
+    "row", ["x", {"id": "x"}, {"devices": {"2330": "580"}}, {"devices": ["2330"]}, {"devices": {"2330": "²"}}]
+)
+def test_a_row_of_a_site_that_is_no_device_is_refused(tmp_path: Path, row: Any) -> None:
+    stated = (
+        {"id": "x", "name": "x", "segment": "unknown", "source": []}
+        if isinstance(row, dict) and "id" not in row
+        else {}
+    )
+    (tmp_path / "devices.json").write_text(json.dumps({"devices": [{**stated, **row} if stated else row]}))
+    with pytest.raises(InvalidInput, match=r"devices"):
+        read_data(OWN, tmp_path)

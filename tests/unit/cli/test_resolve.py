@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuprov.cli import resolve
 from gpuprov.cli.common.group import run
 
 Capture = pytest.CaptureFixture[str]
@@ -79,6 +80,20 @@ def test_an_answer_s_stack_may_be_fed_back_as_it_is(tmp_path: Path, capsys: Capt
     path.write_text(json.dumps({"gpu": ["NVIDIA H200"] * 8, **first["stack"]}))
     assert run(["resolve", "--batch", str(path)]) == 0
     assert json.loads(capsys.readouterr().out)["stack"] == first["stack"]
+
+
+def test_a_line_without_an_end_is_one_error(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "LINE_BYTES", 200)
+    path = tmp_path / "requests.jsonl"
+    good = '{"gpus": ["L4"], "os": "debian12"}'
+    path.write_text(f"{'x' * 1000}\n{'y' * 200}\n{good}\n{'z' * 1000}")
+    lengths = [len(line) for line in resolve._lines(str(path))]
+    assert lengths == [201, 201, len(good) + 1, 201]
+    assert run(["resolve", "--batch", str(path)]) == 2
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer.get("error", {}).get("line") for answer in answers] == [1, 2, None, 4]
 
 
 def test_batch_from_nowhere_is_a_usage_error(capsys: Capture) -> None:

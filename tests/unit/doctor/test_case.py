@@ -177,6 +177,33 @@ def test_no_archive_is_refused(data: bytes, tmp_path: Path) -> None:
         read_bundle(path)
 
 
+def _header(kind: bytes, size: int = 0) -> bytes:
+    """Return the header of a member of a tar archive."""
+    entry = tarfile.TarInfo("gpuprov-bundle/facts.json")
+    entry.type, entry.size = kind, size
+    return entry.tobuf(tarfile.USTAR_FORMAT)
+
+
+SPARSE = b"24 GNU.sparse.map=a,b,c\n" + b"22 GNU.sparse.size=zz\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (_header(tarfile.GNUTYPE_LONGNAME, 1) + bytes(512)) * 4000,
+        _header(tarfile.XHDTYPE) * 4000,
+        _header(tarfile.XHDTYPE, len(SPARSE)) + SPARSE.ljust(512, b"\0") + _header(tarfile.REGTYPE),
+        _header(tarfile.REGTYPE) * 17,
+    ],
+    ids=["long names", "extended headers", "sparse", "many files"],
+)
+def test_headers_that_tarfile_cannot_read_are_refused(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "b.tar.gz"
+    path.write_bytes(gzip.compress(data, mtime=0))
+    with pytest.raises(InvalidInput, match="is not a bundle"):
+        read_bundle(path)
+
+
 @pytest.mark.parametrize("name", sorted(bare_metal()))
 def test_nonsense_in_a_bundle_is_left_out(name: str) -> None:
     for nonsense in (None, [], {}, "x", 7, {"text": None}, [[None]], {"stdout": "x", "text": 3}):

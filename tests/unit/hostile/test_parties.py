@@ -29,6 +29,7 @@ PARTIES = (
     "mirror",
     "publisher of a catalog",
     "publisher of security advisories",
+    "sender of a bundle",
     "publisher of a release",
     "metadata service",
     "assistant that calls `gpuprov mcp`",

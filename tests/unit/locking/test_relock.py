@@ -164,3 +164,21 @@ def test_no_link_leads_the_lock_to_a_new_file(one_group: Write, tmp_path: Path) 
     assert isinstance(said.exception, InvalidInput)
     assert "fleet.lock.yml cannot be written: is a link to a file that does not exist" in str(said.exception)
     assert not profile.exists()
+
+
+def test_no_link_leads_the_lock_to_that_of_another_fleet(one_group: Write, tmp_path: Path) -> None:
+    fleet, other = one_group(driver="580"), tmp_path / "other/fleet.lock.yml"
+    assert _run(fleet).return_value == Exit.OK
+    lock = fleet.with_name("fleet.lock.yml")
+    other.parent.mkdir()
+    before = lock.rename(other).read_bytes()
+    lock.symlink_to(other)
+    said = _run(one_group(driver="570"))
+    assert isinstance(said.exception, InvalidInput)
+    assert f"fleet.lock.yml is a link to {other}" in str(said.exception)
+    assert other.read_bytes() == before
+    lock.unlink()
+    other.rename(fleet.with_name("kept.lock.yml"))
+    lock.symlink_to("kept.lock.yml")
+    assert _run(fleet).return_value == Exit.OK
+    assert lock.is_symlink()

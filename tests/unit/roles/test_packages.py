@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import gpuprov_apt as apt
+import gpuprov_dnf as dnf
 import pytest
+from gpuprov_failures import Failed
 from gpuprov_node import Package
 
 from tests.unit.roles.scripts import script
@@ -401,3 +403,44 @@ def test_dpkg_s_reason_is_in_the_message() -> None:
         "Sub-process /usr/bin/dpkg returned an error code (1)"
     )
     assert apt.errors_of("Reading package lists...\n") == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["-oDPkg::Pre-Invoke::=x", "--allow-unauthenticated", "openssh-server-", "a\nb"]
+)
+def test_what_is_no_name_is_not_given_to_the_package_manager(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check names that a lock can have from a catalog: an option runs commands, `NAME-` is a removal."""
+    order: dict[str, Any] = {"sets": {}, "along": {}, "along_beside": [], "unwanted": [], "idle": []}
+    order |= {"what": "x", "beside": [name], "allow_downgrade": False, "refreshed": True, "check": False}
+    order |= {"lock_timeout": 1, "fetch_timeout": 1}
+    ran: list[Any] = []
+    monkeypatch.setattr(transaction, "look", lambda: transaction.Found({}, {}, {}))
+    monkeypatch.setattr(transaction, "package_manager", lambda: apt)
+    for step in ("fetch_packages", "transact", "purge", "make_requested_initramfs", "set_environment"):
+        monkeypatch.setattr(apt, step, lambda *words, **_: ran.append(words))
+    monkeypatch.setattr("sys.argv", ["transaction", json.dumps(order)])
+    transaction.main()
+    assert "no name of a package" in json.loads(capsys.readouterr().out)["failure"]["says"]
+    assert [words for words in ran if words] == []
+
+
+@pytest.mark.parametrize("word", ["-o", "a b", "a=1;x", "a\n", "", "a=", "--"])
+def test_a_transaction_has_words_of_packages_only(word: str) -> None:
+    assert apt.installation(["a", "g++:amd64=1:2~3^4+x", "a-"], 1, False)[-3:] == [
+        "a",
+        "g++:amd64=1:2~3^4+x",
+        "a-",
+    ]
+    for manager in (apt, dnf):
+        with pytest.raises(Failed, match="is no package"):
+            manager.installation(["a", word], 1, False)
+
+
+@pytest.mark.parametrize("stream", ["a:b\nremove c", "a", ":b", "-x:y"])
+def test_a_stream_is_no_other_line_of_dnfs_shell(stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnf, "without_open_keys", list)
+    assert dnf.installation(["a"], 1, False, ["a:", "nvidia-driver:580-open"]).lines[0] == "module reset a"
+    with pytest.raises(Failed, match="is no module stream"):
+        dnf.installation(["a"], 1, False, [stream])

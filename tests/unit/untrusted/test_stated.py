@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.untrusted import stated
+
+
+def test_standard_input_has_the_limit_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stated, "STATED_BYTES", 10)
+    for size in (10, 11):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(size))))
+        with pytest.raises(OSError, match="larger than 10 bytes") if size > 10 else nullcontext():
+            assert stated.read_argument("-") == bytes(10)
 
 
 @pytest.mark.parametrize(

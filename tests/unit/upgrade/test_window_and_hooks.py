@@ -64,7 +64,11 @@ def test_a_window_is_open_as_long_as_it_says(start: int, end: int, at: int) -> N
 
 
 def test_a_window_has_times_and_a_zone() -> None:
-    for wrong in ({"start": "25:00", "end": "1:00"}, {"start": "01:00", "end": "02:00", "zone": "Mars"}):
+    for wrong in (
+        {"start": "25:00", "end": "1:00"},
+        {"start": "01:00", "end": "02:00", "zone": "Mars"},
+        {"start": "01:00", "end": "02:00", "zone": "Europe"},
+    ):
         with pytest.raises(ValidationError):
             Window(**wrong)
 

@@ -97,12 +97,14 @@ def read_advisories(places: Iterable[str], day: str) -> Readings:
 def _documents(place: str) -> list[str]:
     """Return the documents of a place: of a folder those that are named as their folder, else the place.
 
-    Other files there are records of single CVEs. At most `DOCUMENTS` are returned, the newest ones.
+    Other files there are records of single CVEs. Links are left out: the folder is another's, and they could
+    lead to any file. At most `DOCUMENTS` are returned, the newest ones.
     """
     if place.partition(":")[0] in SCHEMES or not Path(place).is_dir():
         return [place]
     found = (path for path in Path(place).rglob("*.json") if path.stem == path.parent.name)
-    return [str(path) for path in sorted(found)[-DOCUMENTS:]]
+    plain = (path for path in found if path.is_file() and not path.is_symlink())
+    return [str(path) for path in sorted(plain)[-DOCUMENTS:]]
 
 
 def _content(name: str) -> bytes:

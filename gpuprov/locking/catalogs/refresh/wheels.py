@@ -6,8 +6,6 @@ pip is called in the usual way; it reads only a wheel's metadata (PEP 658), if t
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from heapq import nlargest
 from typing import Any
@@ -16,11 +14,15 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from gpuprov.catalog import Catalog, Version, version
 from gpuprov.errors import Unreachable
+from gpuprov.locking.catalogs.pip import run_pip
 from gpuprov.locking.catalogs.refresh.seen import Kind, NotRead, Reading, Readings, Seen
 from gpuprov.untrusted.stated import stated_json
 
 SOURCE = "pypi"
-PATIENCE_S = 300
+LARGEST = 8 << 30
+"""Maximum size of a wheel in bytes, which pip downloads if the index has no metadata of it; PyTorch's have up
+to 3 GB.
+"""
 LIBRARIES: dict[str, Kind] = {
     **{f"nvidia-cudnn-cu{major}": "cudnn" for major in (11, 12, 13)},
     **{f"nvidia-nccl-cu{major}": "nccl" for major in (11, 12, 13)},
@@ -76,7 +78,7 @@ def _versions(name: str) -> Iterator[Version]:
     Raises:
         Unreachable: at the first item: pip fails or lists no version.
     """
-    said = _pip("index", "versions", name)
+    said = run_pip("index", "versions", name).decode("utf-8", "replace")
     listed = re.search(r"^Available versions: (.+)$", said, re.MULTILINE)
     if not listed:
         raise Unreachable(f"pip index versions {name} lists no version")
@@ -91,7 +93,7 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
     Raises:
         Unreachable: pip fails, or its report cannot be read.
     """
-    said = _pip(
+    said = run_pip(
         "install",
         "--dry-run",
         "--only-binary=:all:",
@@ -101,6 +103,7 @@ def _asked_for(name: str, kind: Kind, release: Version) -> Seen:
         "--report",
         "-",
         f"{name}=={release}",
+        file=LARGEST,
     )
     try:
         metadata = stated_json(said)["install"][0]["metadata"]
@@ -127,25 +130,3 @@ def _fields(metadata: dict[str, Any]) -> Iterator[tuple[str, str]]:
         ):
             if re.fullmatch(pattern, asked.name):
                 yield field, str(asked.specifier).removeprefix("==")
-
-
-def _pip(*arguments: str) -> str:
-    """Run pip and return its output.
-
-    Raises:
-        Unreachable: it fails, or takes more than `PATIENCE_S`.
-    """
-    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise Unreachable(
-            f"pip {arguments[0]} took more than {PATIENCE_S} s", do="check pip's index"
-        ) from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        said = next(
-            (line for line in reversed(lines) if "ERROR" in line), lines[-1] if lines else "no answer"
-        )
-        raise Unreachable(f"pip {' '.join(arguments)}: {said}", do="check pip's index and the network")
-    return done.stdout.decode(errors="replace")

@@ -116,7 +116,7 @@ def test_headers_that_cost_time_are_refused_before_tarfile_reads_them(kind: byte
     header.type, header.size = kind, 1 << 20
     plain = header.tobuf(tarfile.USTAR_FORMAT) + b"1" * (1 << 20)
     begun = time.monotonic()
-    with pytest.raises(NodeFailed, match=r"'nvidia\.ko' in an archive of modules"):
+    with pytest.raises(NodeFailed, match=r"'nvidia\.ko' in it"):
         unpack(gzip.compress(plain))
     assert time.monotonic() - begun < 2
 

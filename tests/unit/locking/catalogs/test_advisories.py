@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import time
 from contextlib import suppress
@@ -283,6 +284,21 @@ def test_files_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
     assert ["5991.json" in failed[0].what, "No such file" in failed[1].why] == [True, True]
     url = (tmp_path / "2026/5990/5990.json").as_uri()
     assert [len(each.advisories) for each in read_advisories([url], DAY) if isinstance(each, Reading)] == [1]
+
+
+def test_links_in_a_folder_of_advisories_are_left_out(tmp_path: Path) -> None:
+    """Check a link to a pipe, which would be waited for, and one to an advisory elsewhere."""
+    good = write(tmp_path / "kept", advisory("5990", {ONE: [tesla(580, "580.190.01")]}))
+    clone = tmp_path / "clone"
+    for name, target in (("5990", good / "2026/5990/5990.json"), ("5991", tmp_path / "pipe")):
+        (clone / name).mkdir(parents=True)
+        (clone / f"{name}/{name}.json").symlink_to(target)
+    os.mkfifo(tmp_path / "pipe")
+    (clone / "5992").mkdir()
+    os.mkfifo(clone / "5992/5992.json")
+    [read] = read_advisories([str(clone)], DAY)
+    assert isinstance(read, NotRead)
+    assert "no file ID/ID.json" in read.why
 
 
 def test_the_maintainers_command_writes_a_catalog_that_judges_by_it(

@@ -116,14 +116,14 @@ def test_only_the_newest_versions_of_a_framework_are_asked_for(monkeypatch: pyte
     listed = ", ".join(f"9.{number}.0" for number in range(50))
     asked = []
 
-    def pip(*arguments: str) -> str:
+    def pip(*arguments: str, **_: object) -> bytes:
         """Answer as pip, and record what is requested."""
         if arguments[0] == "index":
-            return f"torch (9.49.0)\nAvailable versions: {listed}, {listed}\n"
+            return f"torch (9.49.0)\nAvailable versions: {listed}, {listed}\n".encode()
         asked.append(arguments[-1])
-        return json.dumps({"install": [{"metadata": {}}]})
+        return json.dumps({"install": [{"metadata": {}}]}).encode()
 
-    monkeypatch.setattr(wheels, "_pip", pip)
+    monkeypatch.setattr(wheels, "run_pip", pip)
     monkeypatch.setattr(wheels, "LIBRARIES", {})
     monkeypatch.setattr(wheels, "FRAMEWORKS", {"torch": "torch"})
     [reading] = wheels.read_wheels(load(), DAY)

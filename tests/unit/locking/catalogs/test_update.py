@@ -272,3 +272,26 @@ def test_gpg_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest.M
 def lock_of(fleet: Path, *arguments: str) -> Result:
     """Run `gpuprov lock` for a fleet; return the result."""
     return CliRunner().invoke(lock_verb.command, ["--fleet", str(fleet), *arguments], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        *(("gpus", "idle_words"), ("systems", "signing_keys"), ("systems", "unserved")),
+        *(("drivers", "as_of"), ("devices", "id_runs"), ("devices", "tables_read")),
+    ],
+)
+def test_a_catalog_without_a_part_is_not_installed(
+    file: str, name: str, tmp_path: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check parts without a type, which each later command would fail without."""
+    data = shutil.copytree(own().folder, tmp_path / "data")
+    document = json.loads((data / f"{file}.json").read_text())
+    del document[name]
+    (data / f"{file}.json").write_text(json.dumps(document))
+    with monkeypatch.context() as scoped:
+        scoped.setenv("GNUPGHOME", str(key[0].home))
+        made, _ = seal(tmp_path / "made", key[0].fingerprint, stated="2027.1.15", data=data)
+    with pytest.raises(InvalidInput, match="the new catalog: KeyError"):
+        update(str(made.folder), key=key[1])
+    assert current().folder == own().folder

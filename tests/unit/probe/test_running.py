@@ -1,0 +1,45 @@
+"""Programs that the probe looks for among the processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuprov.probe.node import host
+from gpuprov.probe.node.base import text_in
+
+
+def _running(*argv: str) -> subprocess.Popen[bytes]:
+    """Start a program and wait until it has printed a line."""
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    return process
+
+
+def test_a_name_that_a_process_chose_is_no_program(tmp_path: Path) -> None:
+    """Check a process that calls itself as a program that a fault is about, and a file of that name."""
+    call = "open('/proc/self/comm', 'w').write('gpuprov-named'); print(1, flush=True); input()"
+    with _running(sys.executable, "-c", call) as process:
+        assert text_in(f"/proc/{process.pid}/comm") == "gpuprov-named"
+        assert not host._runs("gpuprov-named")
+        process.kill()
+    if os.geteuid():
+        pytest.skip("needs a file of root's")
+    own = tmp_path / "gpuprov-named"
+    shutil.copy(shutil.which("cat") or "", own)
+    with subprocess.Popen([own], stdin=subprocess.PIPE) as process:
+        for _ in range(100):
+            if text_in(f"/proc/{process.pid}/comm") == own.name:
+                break
+            time.sleep(0.02)
+        assert host._runs("opensm", own.name)
+        os.chown(own, 65534, -1)
+        assert not host._runs(own.name)
+        process.kill()
