@@ -45,7 +45,7 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     what = f"{wanted} brings CUDA {cuda}, which"
     for gpu in case.gpus:
         if wanted.name == "jax" and (gpu.last_cuda is None or cuda.minor <= gpu.last_cuda):
-            continue  # it compiles for the GPU with whatever newer release of that CUDA is there
+            continue  # it compiles for the GPU with any newer release of that CUDA
         if older := rules.older_binaries(case.catalog, gpu, cuda):
             yield cuda_checks.older(case, "framework-gpu", what, gpu, older)
         elif not rules.gpu_cuda_ok(gpu, cuda):
