@@ -49,7 +49,9 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "frameworks": {
         "pytorch_wheels": (r.TorchWheel, "version"),
         "pytorch_builds": (r.TorchBuilds, "version"),
-        "torch_floors": (r.CapabilityFloor, "after"),
+        "wheel_floors": (r.WheelFloor, ""),
+        "cpu_wheels": (r.CpuWheel, "framework"),
+        "jax_builds": (r.JaxBuild, "cuda"),
         "tensorflow_tested": (r.TensorflowTested, "version"),
         "tensorflow_wheels": (r.TensorflowWheel, "version"),
     },

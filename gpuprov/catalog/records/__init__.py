@@ -32,11 +32,13 @@ from gpuprov.catalog.records.software import (
     CodeFloor,
     ContainerLimit,
     ContainerToolkit,
+    CpuWheel,
     Cudnn,
     EarlyDriver,
     EngineNeed,
     ForwardCompat,
     HostLimit,
+    JaxBuild,
     MinorCompat,
     Nccl,
     NcclFailure,
@@ -46,6 +48,7 @@ from gpuprov.catalog.records.software import (
     TorchBuilds,
     TorchWheel,
     UnpublishedToolkit,
+    WheelFloor,
 )
 from gpuprov.catalog.records.systems import (
     Arch,
@@ -80,6 +83,7 @@ __all__ = [
     "CodeFloor",
     "ContainerLimit",
     "ContainerToolkit",
+    "CpuWheel",
     "Cudnn",
     "Doubt",
     "Doubts",
@@ -94,6 +98,7 @@ __all__ = [
     "HoldRule",
     "HostLimit",
     "InstanceType",
+    "JaxBuild",
     "KernelCompiler",
     "KernelDate",
     "KernelSeries",
@@ -119,4 +124,5 @@ __all__ = [
     "TorchBuilds",
     "TorchWheel",
     "UnpublishedToolkit",
+    "WheelFloor",
 ]

@@ -202,6 +202,42 @@ class TorchBuilds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WheelFloor:
+    """The lowest compute capability with code in the wheels of some releases of a framework."""
+
+    framework: str
+    first: Version
+    last: Version | None = None
+    """Last minor release; None: all later ones too."""
+    cuda: Version | None = None
+    """The builds for this CUDA; None: all builds."""
+    min_compute_capability: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuWheel:
+    """The default wheels of a framework without CUDA for one architecture, up to a minor release."""
+
+    framework: str
+    arch: str
+    last: Version
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JaxBuild:
+    """Releases of JAX with a build for one CUDA major; of several, the first is that of the extra `cuda`."""
+
+    cuda: Version
+    """The oldest CUDA of the major with which it works."""
+    first: Version
+    last: Version | None = None
+    cudnn: Version | None = None
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorflowTested:
     """One row of TensorFlow's table of tested builds."""
 

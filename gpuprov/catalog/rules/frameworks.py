@@ -1,6 +1,6 @@
-"""Rules of PyTorch and TensorFlow: the CUDA in a wheel, independent of the host's toolkit.
+"""Rules of PyTorch, TensorFlow and JAX: the CUDA in a wheel, or the one that it loads from the host.
 
-Sources: wheel metadata; PyTorch RELEASE.md; TensorFlow's table of tested builds.
+Sources: wheel metadata; PyTorch RELEASE.md; TensorFlow's table of tested builds; JAX's installation page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import CapabilityFloor
+from gpuprov.catalog.records import CpuWheel, JaxBuild, WheelFloor
 from gpuprov.catalog.version import Version, version
 from gpuprov.errors import InvalidInput
 
@@ -18,7 +18,7 @@ _NAMES = {"torch": "torch", "pytorch": "torch", "tensorflow": "tensorflow", "tf"
 _SPEC = re.compile(
     r"(?P<name>[a-z]+)(?:\[(?P<extra>[\w,-]+)\])?"
     r"\s*(?:[=~]=|[ =:@-])?\s*v?(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5}){0,7})(?:\.\*)?"
-    r"(?:\+(?P<build>cu[0-9]{2,4}|cpu))?"
+    r"(?:\+(?P<build>cu[0-9]{2,4}|cpu|cuda[0-9]{2}(?:\.cudnn[0-9]{2,3})?))?"
 )
 
 
@@ -37,6 +37,10 @@ TORCH_WITHOUT_OLD_GPUS = Trimmed(Version("2.8"), Version("12.8"), Version("7.5")
 """
 
 
+FIRST_BY_MAJOR = 11
+"""The first CUDA whose libraries are named by the major release alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
     """A framework release as a request names it, and its facts in the catalog."""
@@ -51,6 +55,10 @@ class Framework:
     builds: tuple[Version, ...] = ()
     """CUDA of every build of that minor on the framework's own index, as far as its table extends."""
     known: bool = True
+    cudnn: Version | None = None
+    """cuDNN that a wheel without own libraries needs at least, of the same major."""
+    of_host: bool = False
+    """Whether the wheel has no CUDA, and loads that of the host."""
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}" + (f"+{self.build}" if self.build else "")
@@ -59,7 +67,7 @@ class Framework:
 def find_framework(catalog: Catalog, text: str) -> Framework:
     """Parse `torch==2.6.0`, `torch==2.6.0+cu126` or `tensorflow==2.15`.
 
-    A release that the catalog lacks, and every release of `jax`, is returned with `known` False.
+    A release that the catalog lacks is returned with `known` False.
 
     Raises:
         InvalidInput: another format or another framework.
@@ -73,9 +81,10 @@ def find_framework(catalog: Catalog, text: str) -> Framework:
     release = version(match["version"])
     if _NAMES[match["name"]] == "torch":
         return _torch(catalog, release, match["build"])
+    extra = (match["extra"] or "").replace("_", "-")
     if _NAMES[match["name"]] == "tensorflow":
-        return _tensorflow(catalog, release)
-    return Framework("jax", release, match["build"], None, known=False)
+        return _tensorflow(catalog, release, extra)
+    return _jax(catalog, release, match["build"], extra)
 
 
 def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
@@ -101,8 +110,10 @@ def _torch(catalog: Catalog, release: Version, build: str | None) -> Framework:
     return Framework("torch", release, build, cuda, source, builds, known)
 
 
-def _tensorflow(catalog: Catalog, release: Version) -> Framework:
-    """Return the facts about a TensorFlow release, by the newest tested build of its minor."""
+def _tensorflow(catalog: Catalog, release: Version, extra: str) -> Framework:
+    """Return the facts about a TensorFlow release, by the newest tested build of its minor; without the extra
+    `and-cuda` it loads the libraries of the host.
+    """
     rows = [
         row for row in catalog.tables["frameworks.tensorflow_tested"] if row.version.minor == release.minor
     ]
@@ -114,14 +125,67 @@ def _tensorflow(catalog: Catalog, release: Version) -> Framework:
         row.cuda if row else None,
         row.source if row else (),
         known=row is not None,
+        cudnn=row.cudnn if row else None,
+        of_host="and-cuda" not in extra,
     )
 
 
-def torch_floor(catalog: Catalog, framework: Framework) -> CapabilityFloor | None:
-    """Return the lowest compute capability in wheels of a PyTorch release; None for another framework."""
-    rows: tuple[CapabilityFloor, ...] = catalog.tables["frameworks.torch_floors"]
-    after = [row for row in rows if framework.version.minor > row.after and framework.name == "torch"]
-    return max(after, key=lambda row: row.after, default=None)
+def _jax(catalog: Catalog, release: Version, build: str | None, extra: str) -> Framework:
+    """Return the facts about a JAX release with the build or extra that is named, else the extra `cuda`.
+
+    Args:
+        build: `cuda12`, `cuda12.cudnn89`, `cpu` or None.
+    """
+    rows: tuple[JaxBuild, ...] = catalog.tables["frameworks.jax_builds"]
+    there = [row for row in rows if row.first <= release and (row.last is None or release <= row.last)]
+    named = re.search(r"cuda([0-9]{2})", f"{build or ''} {extra}")
+    if build == "cpu":
+        return Framework("jax", release, build, None)
+    if named:
+        there = [row for row in there if row.cuda.major == int(named[1])]
+    if not there:
+        return Framework("jax", release, build, None, known=False)
+    row = there[0]
+    local = extra.endswith("-local") or "cudnn" in (build or "")
+    return Framework("jax", release, build, row.cuda, row.source, cudnn=row.cudnn, of_host=local or not named)
+
+
+def wheel_floor(catalog: Catalog, framework: Framework) -> WheelFloor | None:
+    """Return the highest of the known least compute capabilities of a framework's wheel; None: none known."""
+    minor = framework.version.minor
+    rows: tuple[WheelFloor, ...] = catalog.tables["frameworks.wheel_floors"]
+    fitting = [
+        row
+        for row in rows
+        if row.framework == framework.name
+        and row.first <= framework.version
+        and (row.last is None or minor <= row.last)
+        and (row.cuda is None or (framework.cuda is not None and framework.cuda.within(row.cuda)))
+    ]
+    return max(fitting, key=lambda row: row.min_compute_capability, default=None)
+
+
+def cpu_wheel(catalog: Catalog, framework: Framework, arch: str) -> CpuWheel | None:
+    """Return the record of a default wheel without CUDA for an architecture; None if it may have CUDA."""
+    rows: tuple[CpuWheel, ...] = catalog.tables["frameworks.cpu_wheels"]
+    fitting = [row for row in rows if (row.framework, row.arch) == (framework.name, arch)]
+    early = [row for row in fitting if framework.version.minor <= row.last]
+    return early[0] if early and framework.build is None else None
+
+
+def toolkit_fits(framework: Framework, toolkit: Version) -> bool:
+    """Return whether the host's toolkit has the libraries that a framework's wheel loads.
+
+    Their names had the minor release of CUDA before 11, and have the major one since then. JAX checks that
+    they are not older than its build's.
+    """
+    needed = framework.cuda
+    if needed is None:
+        return True
+    if framework.name == "jax":
+        return toolkit.major == needed.major and toolkit.minor >= needed.minor
+    same = toolkit.major if needed.major >= FIRST_BY_MAJOR else toolkit.minor
+    return same == (needed.major if needed.major >= FIRST_BY_MAJOR else needed.minor)
 
 
 def build_exists(framework: Framework) -> bool | None:

@@ -9,7 +9,18 @@ from typing import Any
 from gpuprov.catalog import Catalog, Version, load, version
 from gpuprov.errors import InvalidInput, did_you_mean
 from gpuprov.locking.resolve.answer import Answer, RuleFinding
-from gpuprov.locking.resolve.checks import cuda, dates, driver, fabric, gpus, libraries, rdma, storage, system
+from gpuprov.locking.resolve.checks import (
+    cuda,
+    dates,
+    driver,
+    fabric,
+    frameworks,
+    gpus,
+    libraries,
+    rdma,
+    storage,
+    system,
+)
 from gpuprov.locking.resolve.request import Request
 from gpuprov.locking.resolve.resolver import Resolution, resolve_once
 
@@ -26,7 +37,7 @@ COMPONENTS = {
     "cuda": (*cuda.CHECKS,),
     "cudnn": (libraries.cudnn, libraries.cudnn_gpus),
     "nccl": (libraries.nccl,),
-    "framework": (libraries.framework,),
+    "framework": (*frameworks.CHECKS,),
     FABRIC_MANAGER: (fabric.manager,),
     "container_toolkit": (fabric.docker, fabric.podman, fabric.toolkit),
     "doca_ofed": (rdma.doca,),

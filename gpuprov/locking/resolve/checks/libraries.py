@@ -1,12 +1,11 @@
-"""Checks of cuDNN, NCCL and frameworks."""
+"""Checks of cuDNN and NCCL."""
 
 from __future__ import annotations
 
 from gpuprov.catalog import Version
 from gpuprov.catalog.rules import driver as rules
-from gpuprov.catalog.rules import frameworks, libraries
+from gpuprov.catalog.rules import libraries
 from gpuprov.locking.resolve.case import Case, Draft
-from gpuprov.locking.resolve.checks import cuda as cuda_checks
 from gpuprov.locking.resolve.checks.findings import Findings, Ruling, reason, violation, warning
 
 
@@ -214,83 +213,4 @@ def _nccl_build(case: Case, draft: Draft, named: str) -> Findings:
         yield warning(case, "nccl-driver", text, "nccl-ptx-note")
 
 
-def framework(case: Case, draft: Draft) -> Findings:
-    """Check that the CUDA release in the framework's wheel runs on the driver and supports every GPU.
-
-    A framework that the catalog does not know is a warning, a CUDA build that was not published a violation.
-    """
-    wanted = case.framework
-    if wanted is None:
-        return
-    source = wanted.source or ("pypi",)
-    if not wanted.known:
-        yield warning(case, "framework-known", f"{wanted} is in no table: left unjudged", *source)
-    if frameworks.build_exists(wanted) is False:
-        builds = ", ".join(f"+cu{str(cuda).replace('.', '')}" for cuda in wanted.builds)
-        yield violation(case, "framework-build", f"{wanted} was not published: there are {builds}", *source)
-        return
-    if wanted.cuda is None:
-        if wanted.known and wanted.build != "cpu":
-            yield warning(case, "framework-known", f"which CUDA {wanted} brings was not read", *source)
-        return
-    yield from _framework_cuda(case, draft, wanted)
-
-
-def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> Findings:
-    """Yield the findings about the CUDA release in a framework's wheel: a violation for a GPU without code,
-    or a driver that is too old; a warning for compatibility or an unknown floor; else a reason.
-    """
-    cuda = wanted.cuda
-    assert cuda is not None  # noqa: S101
-    yield from _torch_floor(case, wanted)
-    what = f"{wanted} brings CUDA {cuda}, which"
-    for gpu in case.gpus:
-        if older := rules.older_binaries(case.catalog, gpu, cuda):
-            yield cuda_checks.older(case, "framework-gpu", what, gpu, older)
-        elif not rules.gpu_cuda_ok(gpu, cuda):
-            yield cuda_checks.unsupported(case, "framework-gpu", what, gpu, cuda)
-    if wanted.name == "torch" and cuda >= frameworks.TORCH_WITHOUT_OLD_GPUS.cuda:
-        yield from _trimmed_wheel(case, wanted)
-    toolkit = next((toolkit for toolkit in case.catalog.toolkits if toolkit.version.within(cuda)), None)
-    way = rules.way(case.catalog, draft.driver, cuda, toolkit, case.gpus)
-    what = f"CUDA {cuda} of {wanted} on driver {draft.driver}"
-    if way == "native":
-        yield reason(case, "framework-driver", f"{what}: native", *wanted.source)
-    elif way == "minor":
-        text = cuda_checks.minor_text(case, what, cuda, draft)
-        yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
-    elif way in ("forward", "forward?", "former") and "compat" not in case.absent:
-        text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
-        yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
-    elif way == "unknown":
-        text = cuda_checks.unknown_text(case, what, cuda, draft)
-        yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
-    else:
-        text = cuda_checks.too_old_text(case, what, cuda, draft)
-        yield violation(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
-
-
-def _torch_floor(case: Case, wanted: frameworks.Framework) -> Findings:
-    """Yield the violation for each GPU that is below the wheels of a PyTorch release."""
-    floor = frameworks.torch_floor(case.catalog, wanted)
-    for gpu in case.gpus:
-        if floor and gpu.compute_capability < floor.min_compute_capability:
-            text = (
-                f"wheels of PyTorch after {floor.after} have code from compute capability "
-                f"{floor.min_compute_capability} on, {gpu.id} has {gpu.compute_capability}"
-            )
-            yield violation(case, "framework-gpu", text, *floor.source)
-
-
-def _trimmed_wheel(case: Case, wanted: frameworks.Framework) -> Findings:
-    """Yield a warning for each GPU for which PyTorch's builds of that CUDA release may have no code."""
-    trimmed = frameworks.TORCH_WITHOUT_OLD_GPUS
-    if wanted.version < trimmed.version:
-        return
-    for gpu in case.gpus:
-        if gpu.compute_capability < trimmed.capability and rules.gpu_cuda_ok(gpu, trimmed.cuda):
-            text = f"{wanted} may hold no code for {gpu.id}: the +cu126 build is the one for Pascal and Volta"
-            yield warning(case, "framework-gpu", text, "pypi", "pytorch-release-md")
-
-
-CHECKS = (cudnn, cudnn_gpus, nccl, framework)
+CHECKS = (cudnn, cudnn_gpus, nccl)
