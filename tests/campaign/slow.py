@@ -17,7 +17,7 @@ from tests import ROOT
 def main() -> int:
     """Run the files with slow node tests, two at a time; return pytest's exit code."""
     how = ["--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder", "--timeout=2400"]
-    how += ["-p", "tests.lab.selection", "--slow-files"]
+    how += ["-p", "tests.selection", "--slow-files"]
     return int(pytest.main([*how, "--durations=20", *(sys.argv[1:] or [str(ROOT / "tests/lab")])]))
 
 

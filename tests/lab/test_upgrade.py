@@ -93,6 +93,7 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
     hooks = {"drain": f'echo "out $GPUPROV_NODE" >>{trace}', "resume": f'echo "in $GPUPROV_NODE" >>{trace}'}
     process = fleet.start("upgrade", "--to", fleet.lock(OLDER, hooks=hooks), "--yes", "-o", "json")
     while not trace.exists():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     time.sleep(10)
     process.send_signal(signal.SIGKILL)

@@ -73,6 +73,7 @@ def test_half_a_character_can_be_shown(fleet: Fleet) -> None:
 WRONG = (None, True, 7, "text", [7], {"a": 7}, [[7]], {"text": {"a": []}})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("collector", sorted(healthy()["collectors"]))
 def test_facts_of_a_wrong_shape_are_that_nodes_line(fleet: Fleet, collector: str) -> None:
     for wrong in sample(WRONG, 4, collector):
@@ -248,6 +249,7 @@ def test_jump_hosts(jump: str) -> None:
     assert Connection(jump=jump).jump == jump
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHARES)
 def test_a_short_cut_of_the_campaign(tmp_path: Path, name: str) -> None:
     ways = Ways(tmp_path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 
@@ -23,6 +22,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_examples_fit_and_an_unknown_key_does_not(folder: Path, kind: str) -> None:
+    import jsonschema  # takes two seconds, which other test processes need not spend
+
     name = NAMES[kind]
     schema = json.loads((folder / f"src/schemas/json/{name}.json").read_text())
     assert schema["$id"] == f"https://json.schemastore.org/{name}.json"

@@ -299,6 +299,7 @@ def places(value: Any) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.thorough
 def test_no_word_of_a_stranger_breaks_the_judge() -> None:
     result = recorded("quick")
     for place in places(result)[1:]:

@@ -88,6 +88,7 @@ def test_a_silent_node_fails_alone_and_the_others_go_on(
     assert running(tmp_path / "pids") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("become", [False, True])
 @pytest.mark.parametrize("output", [1, 2])
@@ -114,6 +115,7 @@ def test_an_answer_within_the_bounds_arrives_whole(run: Run, tmp_path: Path) -> 
     assert all(outcome.ok for outcome in found.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("bad", ["exec sleep 500", "sleep 2"])
 def test_a_loop_has_the_time_of_one_task(run: Run, monkeypatch: pytest.MonkeyPatch, bad: str) -> None:
@@ -126,6 +128,7 @@ def test_a_loop_has_the_time_of_one_task(run: Run, monkeypatch: pytest.MonkeyPat
     assert message(found["bad"])
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(60)
 def test_the_removal_of_temporary_files_has_the_time_of_its_task(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def in_words(done: subprocess.CompletedProcess[str]) -> None:
     assert len(done.stderr.splitlines()) < 8, done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_no_room_is_reported_in_a_line(folder: Path, words: tuple[str, ...]) -> None:
     before = (folder / "fleet.lock.yml").read_bytes()
@@ -89,6 +90,7 @@ def test_no_room_is_reported_in_a_line(folder: Path, words: tuple[str, ...]) -> 
         assert (folder / "fleet.lock.yml").read_bytes() == before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_state_that_cannot_be_made_is_reported_in_a_line(folder: Path, words: tuple[str, ...]) -> None:
     in_words(called(folder, *words, XDG_STATE_HOME="/proc/self", XDG_CACHE_HOME="/proc/self"))

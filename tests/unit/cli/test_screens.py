@@ -134,6 +134,7 @@ def test_each_verb_is_shown() -> None:
     assert [path for path in names if not any(line.startswith(f"{path} ") for line in shown)] == []
 
 
+@pytest.mark.thorough
 def test_no_verb_tears_or_garbles_a_line(screens: list[tuple[str, Screen]]) -> None:
     documents = DOCUMENTS.splitlines()
     found = [(line, screen.width, screen.complaints(document=line in documents)) for line, screen in screens]

@@ -120,6 +120,7 @@ def test_every_place_gets_every_shape() -> None:
     assert tried == set(product(PLACES, SHAPES))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", WAYS)
 def test_no_shape_of_a_secret_enters_from_any_place(way: str) -> None:
     """Keep secrets out of the bundle: each document has a shape in every place; the ways share the shapes."""
@@ -180,6 +181,7 @@ def chosen(place: str, shapes: list[str]) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [WORD, *SHAPES])
 def test_no_shape_enters_through_nvidia_smi(shape: str) -> None:
     result = machine()

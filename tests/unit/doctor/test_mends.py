@@ -18,6 +18,7 @@ HOSTILE = "$(x)`x`;x&&x|x>x"
 QUOTED = re.compile(rf"'[^']*{re.escape(HOSTILE)}[^']*'")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_a_name_of_the_machines_is_quoted(name: str, number: int) -> None:
     result = bare_metal()

@@ -13,6 +13,7 @@ from tests.unit.doctor.reports import LOOKED_AT, SETS, judged, reports
 ALL = [(name, report) for name in SETS for report in reports(name)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "report"), ALL, ids=[report.source.partition("//")[2] for _, report in ALL])
 def test_a_report_is_not_wrong(name: str, report: object) -> None:
     from tests.unit.doctor.reports import Report

@@ -53,6 +53,7 @@ def test_a_fault_is_found_by_name(name: str, number: int) -> None:
     assert not [each for each in found.unknown if "could not be read (" in each[1]], found.unknown
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_its_cause_comes_first(name: str, number: int) -> None:
     """Check that no mere hint comes before a rule's fault unless the rule names it as a cause, and that a
@@ -119,6 +120,7 @@ def test_what_could_not_be_read_is_never_healthy() -> None:
     assert len(nothing.unknown) > len(rules()) / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(bare_metal()))
 def test_a_collector_that_sends_nonsense_is_unknown_and_nothing_worse(name: str) -> None:
     for nonsense in (None, [], {}, "x", 7, {"text": None}, [[None]], {"first": "x", "second": []}):

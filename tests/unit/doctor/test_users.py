@@ -173,6 +173,7 @@ def test_the_driver_itself_is_believed(line: str) -> None:
     assert draining(machine)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "number"), CASES)
 def test_users_hide_no_fault(name: str, number: int) -> None:
     machine = bare_metal()
@@ -180,6 +181,7 @@ def test_users_hide_no_fault(name: str, number: int) -> None:
     assert draining(machine) <= draining(with_users(machine, LINES[::97]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [

@@ -55,6 +55,7 @@ def test_no_healthy_machine_is_drained(node: Machine, name: str) -> None:
     assert (documents[-1]["verdict"] in ("healthy", "watch")) == complete, documents[-1]["reasons"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rule", FAULTS)
 def test_each_recorded_fault_reaches_the_document_and_the_metrics(node: Machine, rule: str) -> None:
     node.run(2)

@@ -33,6 +33,7 @@ def mismatch(node: Machine) -> None:
     FAULTS["driver.mismatch"][0](node.collectors)
 
 
+@pytest.mark.thorough
 def test_a_day_with_reboots_upgrades_and_load_drains_nothing(
     node: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +367,7 @@ def test_the_line_is_one_line_whatever_a_machine_says(node: Machine) -> None:
     assert len(text) < 400
 
 
+@pytest.mark.thorough
 def test_a_user_that_keeps_a_lock_now_and_then_is_no_excuse(
     node: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -516,6 +516,7 @@ READERS: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 def test_no_number_of_rows_takes_long(name: str) -> None:
     cost = cost_of(READERS[name])

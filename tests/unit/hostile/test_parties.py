@@ -48,6 +48,7 @@ def table() -> dict[str, str]:
     return {row[0]: row[-1] for row in rows[1:]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", WAYS)
 def test_a_short_cut_of_the_campaign(key: str) -> None:
     if key.startswith(NEEDS_ROOT) and os.geteuid():

@@ -459,6 +459,7 @@ def _grows_little(last: Cost, cost: Cost, times: int) -> bool:
     return seconds < SECONDS and cost.memory * growth**steps < MEMORY
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", READERS)
 def test_no_text_takes_long(name: str) -> None:
     module, reader = READERS[name]

@@ -45,6 +45,7 @@ NAMES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "whole"), list(zip(NAMES, cycle((False, True)), strict=False)))
 def test_a_name_that_leads_to_another_file_is_refused(
     inventory: Path, monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
@@ -58,6 +59,7 @@ def test_a_name_that_leads_to_another_file_is_refused(
         import_fleet([path], ALL, "ansible")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 def test_no_file_is_read_for_such_a_name(
     inventory: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]

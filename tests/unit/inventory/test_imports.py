@@ -424,6 +424,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_inventory_runs_nothing(tmp_path: Path, name: str, whole: bool) -> None:
@@ -457,6 +458,7 @@ HERE = ("local", "root@local", "local:22", "127.0.0.1", "127.1", "0.0.0.0", "[::
         "ip6-localhost", "x.localhost", "2130706433")  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("address", HERE)
 def test_an_import_does_not_make_the_controller_a_node(tmp_path: Path, address: str) -> None:
     """Refuse addresses of this machine in lists, inventories and metadata; a person may add them."""
@@ -601,6 +603,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("keys", "name"), TEMPLATES.values(), ids=TEMPLATES)
 def test_a_template_in_any_key_is_left_out(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
     lines: list[str] = []

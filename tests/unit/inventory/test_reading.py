@@ -44,6 +44,7 @@ def inventory(path: Path, variables: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sample(WRONG, 3, "wrong"))
 def test_a_variable_of_another_type_is_named(tmp_path: Path, name: str) -> None:
     variables, words = WRONG[name]

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -21,11 +20,15 @@ from tests.unit.inventory.test_ways import FLEET as WAYS
 
 def require_fit(document: Any, schema: dict[str, Any]) -> None:
     """Validate a document, but not the schema itself as `jsonschema.validate` does each time."""
+    import jsonschema  # takes two seconds, which other test processes need not spend
+
     jsonschema.Draft202012Validator(schema).validate(document)
 
 
 @pytest.mark.parametrize("what", SHAPES)
 def test_a_schema_is_one(what: str) -> None:
+    import jsonschema
+
     jsonschema.Draft202012Validator.check_schema(json_schema(what))
 
 
@@ -59,6 +62,8 @@ def test_a_lock_fits(locked: MakeLock) -> None:
 )
 def test_what_is_wrong_does_not_fit(what: str, wrong: Any) -> None:
     """Check that a wrong document does not fit its JSON Schema."""
+    import jsonschema
+
     with pytest.raises(jsonschema.ValidationError):
         require_fit(wrong, json_schema(what))
 

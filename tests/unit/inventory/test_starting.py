@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 
@@ -29,6 +28,8 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_it_is_a_fleet_and_the_schema_that_it_names_takes_it(written: Path) -> None:
+    import jsonschema  # takes two seconds, which other test processes need not spend
+
     assert read_fleet(written).ssh.user == "ubuntu"
     first = written.read_text().splitlines()[0]
     named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)

@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 
 def lines(folder: Path, *words: str) -> tuple[int, list[str]]:
     """Run pytest with the plugin in the folder; return its exit code and the lines of its report."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.lab.second_try", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.second_try", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-m", "not slow", *words], cwd=folder, env={"PYTHONPATH": str(ROOT)},
         capture_output=True, text=True, check=False,

@@ -49,6 +49,7 @@ def sparse(count: int, numbers: int) -> list[str]:
     ]
 
 
+@pytest.mark.thorough
 def test_many_names_with_several_numbers_take_little_time() -> None:
     names, begun = sparse(4000, 900), time.process_time()
     assert set(expand(fold(names))) == set(names)

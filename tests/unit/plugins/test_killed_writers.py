@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 QUICK = [each for each in WRITERS if each.name.startswith(("node: ", "controller: "))]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("writer", QUICK, ids=lambda each: each.name)
 def test_the_file_is_the_old_one_or_the_new_one(writer: Writer, tmp_path: Path) -> None:
     for above in tmp_path.parents[:2]:

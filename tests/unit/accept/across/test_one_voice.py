@@ -106,6 +106,7 @@ def test_a_node_that_ends_some_large_groups_gets_no_other_one_rejected_alone(cou
         assert rejected in ([], ["n003"], everybody), (seed, outcome.verdicts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [5, 6, 7, 8, 9, 11, 16, 33])
 @pytest.mark.parametrize("least", [3, 4])
 def test_a_node_that_ends_the_large_groups_of_another_does_not_get_it_rejected_alone(

@@ -14,6 +14,7 @@ PLACES = 5
 """Number of random places at which each fault is tried."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_among_64_nodes_is_found_in_eight_rounds_and_nothing_else(name: str) -> None:
     for place in sample(range(PLACES), 3, name):
@@ -22,6 +23,7 @@ def test_a_fault_among_64_nodes_is_found_in_eight_rounds_and_nothing_else(name: 
         assert search.rounds <= 8
 
 
+@pytest.mark.thorough
 def test_sound_fleets_are_sound_after_three_rounds() -> None:
     for seed in range(40):
         search = searched(Fabric(seed))

@@ -178,6 +178,7 @@ def _large(what: str) -> dict[str, Any]:
     return advisory("5990", {ONE: [*affected, *fixed]})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["a name", "CVEs", "branches"])
 def test_the_time_of_a_document_is_in_proportion_to_its_size(tmp_path: Path, what: str) -> None:
     folder = write(tmp_path, _large(what))
@@ -261,6 +262,7 @@ def test_what_is_no_advisory_is_refused(content: bytes, said: str) -> None:
     assert said in str(refused.value)
 
 
+@pytest.mark.thorough
 @settings(max_examples=200, deadline=None)
 @given(
     st.recursive(

@@ -1,7 +1,8 @@
-"""pytest plugin: the node tests that `scripts/test` runs without --all, and the order of the files.
+"""pytest plugin: the tests that `scripts/test` runs without --all, and the order of the files.
 
-Without --all these are the tests of the main promises, and of the roles that the working tree changes. Files
-run longest first, by the durations that `scripts/test --all --store-durations` measured.
+Without --all these are the unit tests that are not thorough, and the node tests of the main promises and of
+the roles that the working tree changes. Files run longest first, by the durations that
+`scripts/test --all --store-durations` measured.
 """
 
 from __future__ import annotations
@@ -17,9 +18,14 @@ import pytest
 
 from tests import ROOT
 
-FOLDER = Path(__file__).parent
-DURATIONS = FOLDER / "durations.json"
-"""Name of a file → seconds of all its tests, four files at a time on two cores."""
+TESTS = ROOT / "tests"
+NODE_TESTS = TESTS / "lab"
+DURATIONS = TESTS / "durations.json"
+"""File below `tests` → seconds of all its tests, several files at a time on two cores. Without a measurement,
+a file of node tests is among the longest and one of unit tests is short.
+"""
+SHORT = 5
+"""Seconds below which a file of unit tests is not in the table."""
 PROMISES = {
     "a fresh node is in its declared state after one run, a second run changes nothing": (
         "test_roles::test_check_says_what_would_change_and_changes_nothing",
@@ -62,8 +68,8 @@ TESTED_IN = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Define the plugin's options."""
-    group = parser.getgroup("node tests")
-    group.addoption("--promises", action="store_true", help="only main promises, and roles that changed")
+    group = parser.getgroup("selection of tests")
+    group.addoption("--promises", action="store_true", help="no thorough test, and few node tests")
     group.addoption("--slow-files", action="store_true", help="files with a slow test, whole")
     group.addoption("--store-durations", action="store_true", help=f"write {DURATIONS.name}")
 
@@ -72,12 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Select tests and put the longest files in front."""
     if config.getoption("--promises"):
         chosen = [each for promised in PROMISES.values() for each in promised] + sorted(changed_files())
-        _keep(config, items, lambda item: _is_chosen(item, chosen))
+        _keep(config, items, lambda item: _is_quick(item, chosen))
     if config.getoption("--slow-files"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         _keep(config, items, lambda item: item.path in slow)
     durations: dict[str, float] = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -durations.get(item.path.stem, max(durations.values())))
+    longest = max(durations.values())
+    for item in items:
+        durations.setdefault(_name(item.path), longest if _is_of_nodes(item.path) else 0)
+    items.sort(key=lambda item: -durations[_name(item.path)])
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
@@ -87,8 +96,20 @@ def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pyt
     items[:] = [item for item in items if wanted(item)]
 
 
-def _is_chosen(item: pytest.Item, chosen: Iterable[str]) -> bool:
-    """Return whether a test, or its whole file, is among the chosen ones."""
+def _name(path: Path) -> str:
+    """Return the key of a file in `DURATIONS`."""
+    return str(path.relative_to(TESTS).with_suffix(""))
+
+
+def _is_of_nodes(path: Path) -> bool:
+    """Return whether a file has node tests."""
+    return path.is_relative_to(NODE_TESTS)
+
+
+def _is_quick(item: pytest.Item, chosen: Iterable[str]) -> bool:
+    """Return whether a unit test is not thorough, or a node test, or its whole file, is a chosen one."""
+    if not _is_of_nodes(item.path):
+        return item.get_closest_marker("thorough") is None
     test = item.nodeid.partition("::")[2].partition("[")[0]
     return item.path.stem in chosen or f"{item.path.stem}::{test}" in chosen
 
@@ -102,7 +123,7 @@ def changed_files() -> set[str]:
             found.add(TESTED_IN.get(role, f"test_{role}"))
         elif path.startswith("tests/lab/test_"):
             found.add(Path(path).stem)
-    return {name for name in found if (FOLDER / f"{name}.py").exists()}
+    return {name for name in found if (NODE_TESTS / f"{name}.py").exists()}
 
 
 def _changed_paths() -> list[str]:
@@ -129,23 +150,22 @@ def pytest_terminal_summary(
         _store(terminalreporter)
     if config.getoption("--promises"):
         left = _left_out(terminalreporter)
-        files = ", ".join(f"{name.removeprefix('test_')} {count}" for name, count in left.items())
+        files = ", ".join(f"{name} {count}" for name, count in left.items())
         terminalreporter.write_line(f"left out, in `scripts/test --all`: {sum(left.values())} tests: {files}")
     return result
 
 
 def _left_out(reporter: pytest.TerminalReporter) -> dict[str, int]:
     """Return file → number of its test functions that did not run. With xdist only the workers collect."""
+    ran: dict[str, set[str]] = defaultdict(set)
+    for report in _reports(reporter):
+        file, _, test = report.nodeid.partition("::")
+        ran[file].add(test.partition("[")[0])
     left = {}
-    for path in sorted(FOLDER.glob("test_*.py")):
+    for path in sorted(TESTS.glob("*/**/test_*.py")):
         tests = set(re.findall(r"(?m)^def (test_\w+)", path.read_text()))
-        ran = {
-            report.nodeid.partition("::")[2].partition("[")[0]
-            for report in _reports(reporter)
-            if report.nodeid.startswith(f"{path.relative_to(ROOT)}::")
-        }
-        if tests - ran:
-            left[path.stem] = len(tests - ran)
+        if missing := tests - ran[str(path.relative_to(ROOT))]:
+            left[path.stem.removeprefix("test_")] = len(missing)
     return left
 
 
@@ -159,7 +179,11 @@ def _store(reporter: pytest.TerminalReporter) -> None:
     """Store the seconds of each file of tests that was run, next to those of others."""
     seconds: dict[str, float] = defaultdict(float)
     for report in _reports(reporter):
-        seconds[Path(report.nodeid.partition("::")[0]).stem] += report.duration
-    measured = {name: round(value) for name, value in sorted(seconds.items())}
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
-    DURATIONS.write_text(json.dumps(known | measured, indent=1) + "\n")
+        seconds[_name(ROOT / report.nodeid.partition("::")[0])] += report.duration
+    known: dict[str, float] = json.loads(DURATIONS.read_text()) | seconds
+    kept = {
+        name: round(value)
+        for name, value in sorted(known.items())
+        if (path := TESTS / f"{name}.py").exists() and (value >= SHORT or _is_of_nodes(path))
+    }
+    DURATIONS.write_text(json.dumps(kept, indent=1) + "\n")
