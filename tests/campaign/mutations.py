@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def try_all(stack: ExitStack, lab: Lab, folder: Path, changes: Tables, given: argparse.Namespace) -> int:
-    """Make the changes that were asked for, and print them; return the number of bad ones."""
+    """Make the requested changes, and print them; return the number of bad ones."""
     only, tally, of_dnf = given.only, Tally(), given.system in OF_DNF
     witnesses = prepare_with_dnf(stack, lab, folder, given.system) if of_dnf else prepare(lab, folder)
     for name, why in changes.none.items():
