@@ -28,6 +28,13 @@ from tests.systems import IMAGES
 pytestmark = pytest.mark.slow
 LIKE = {"ubuntu98.04": "debian13", "debian97": "debian13", "rhel97": "rhel9", "amzn2097": "rhel9"}
 """Release → the system whose node plays it."""
+NAMES = {
+    "ubuntu": "Ubuntu",
+    "debian": "Debian GNU/Linux",
+    "rocky": "Rocky Linux",
+    "amzn": "Amazon Linux",
+}
+"""ID → NAME in os-release, by which Ansible knows the family."""
 STACK = {"driver": 580, "cuda": "13.0", "nccl": "auto", "repository": "nvidia"}
 
 
@@ -50,7 +57,8 @@ def node(
         stack.enter_context(known(tmp_path_factory.mktemp("table")))
         mirror = nvidia.build(tmp_path / "mirror", load([site]), [system])
         server = stack.enter_context(served(mirror.root))
-        release = 'ID="{}"\nVERSION_ID="{}"\n'.format(*OS_RELEASE[system])
+        identity, version = OS_RELEASE[system]
+        release = f'NAME="{NAMES[identity]}"\nID="{identity}"\nVERSION_ID="{version}"\n'
         [machine] = lab.up(1, os=IMAGES[LIKE[system]], gpu="a100x4", prepare=[with_os_release(release)])
         key = str(mirror.key)
         ssh: dict[str, Any] = yaml.safe_load(lab.fleet("hgx-a100-4"))["ssh"]
