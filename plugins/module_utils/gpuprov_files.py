@@ -115,7 +115,7 @@ def content_of(path: str) -> "bytes | None":
     """
     try:
         return read(path, follow=True)
-    except (FileNotFoundError, Refused):
+    except Refused:
         return None
 
 

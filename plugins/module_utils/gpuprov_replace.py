@@ -87,7 +87,8 @@ def replace_link(path: str, target: str) -> None:
 
 
 def read(path: str, follow: bool = False) -> "bytes | None":
-    """Return the content of a regular file; None if there is no file, or a link that is not followed.
+    """Return the content of a regular file; None if there is no file or no folder of it, or a link that is
+    not followed.
 
     Args:
         follow: whether a link at the path is followed.
@@ -95,9 +96,12 @@ def read(path: str, follow: bool = False) -> "bytes | None":
     Raises:
         OSError: it cannot be read, is not a regular file, or is too large.
     """
-    with Place(path, follow) as place:
-        old = place.read()
-        return None if old.about is None else old.content
+    try:
+        with Place(path, follow) as place:
+            old = place.read()
+    except FileNotFoundError:  # a folder is missing, as on a fresh node in check mode
+        return None
+    return None if old.about is None else old.content
 
 
 def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> "list[str]":

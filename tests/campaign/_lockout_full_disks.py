@@ -18,7 +18,7 @@ STATE_ALONE = _FILL.format(f"/{STATE}")
 BOTH = ROOT + STATE_ALONE
 ALMOST = f"{ROOT} truncate -s -80K /filler; sync -f /filler"
 INODES = 'mkdir /spare && python3 -c \'for n in range(10**6): open(f"/spare/{n}", "w")\' 2>/dev/null || :'
-NO_CONFIG = ": >/etc/ssh/sshd_config; systemctl restart ssh || :"
+NO_CONFIG = ": >/etc/ssh/sshd_config; systemctl restart $SSHD || :"
 
 
 def small(*, apart: bool = False, fill: str = "") -> Step:

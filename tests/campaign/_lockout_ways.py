@@ -19,7 +19,10 @@ SWITCH = "var/lib/gpuprov/deadman"
 OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
 RULES = "etc/gpuprov/firewall.nft"
 BOOT_S = 30.0
-KEPT = ("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/gpuprov", f"home/{ADMIN}/.ssh")
+KEPT = (
+    *("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/sysconfig/sshd", "etc/gpuprov"),
+    f"home/{ADMIN}/.ssh",
+)
 """Paths that the dead man's switch restores."""
 DENY = "tcp dport 22 ct state new drop"
 SHUT = "table inet gpuprov { chain input { type filter hook input priority 0; " + DENY + "; }; }"
@@ -28,11 +31,12 @@ SHUT = "table inet gpuprov { chain input { type filter hook input priority 0; " 
 
 @dataclass
 class Trial:
-    """One node that loses access, and its controller."""
+    """One node that loses access, and its controller; `sshd` is the unit of the node's sshd."""
 
     node: Node
     folder: Path
     guard: int
+    sshd: str
     controller: subprocess.Popen[str] | None = None
     broken_at: float = 0.0
     seen: str = ""
@@ -54,8 +58,9 @@ class Trial:
         """Run a command on the node by another way than a new SSH login; return its output.
 
         For a virtual node it is an SSH session that stays open: it is not cut off, while new logins are
-        refused.
+        refused. `$SSHD` in the command is the unit of sshd.
         """
+        command = f"SSHD={self.sshd}; {command}"
         if self.node.virtual:
             return execute([*self._open_session(), command])
         return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
@@ -232,7 +237,7 @@ def clock_set(*jumps: str) -> Step:
 
 KEYS = f"/home/{ADMIN}/.ssh/authorized_keys"
 OTHERS = "/etc/ssh/sshd_config.d/00-another.conf"
-RESTART = "systemctl restart ssh"
+RESTART = "systemctl restart $SSHD"
 WAYS = (
     Way(
         "another key in authorized_keys",
@@ -251,7 +256,7 @@ WAYS = (
         "sshd's configuration broken, sshd does not start",
         at("written", f"echo Nonsense yes >{OTHERS}", f"{RESTART} || true"),
     ),
-    Way("sshd stopped and masked", at("written", "systemctl mask --now ssh")),
+    Way("sshd stopped and masked", at("written", "systemctl mask --now $SSHD")),
     Way(
         "host key replaced", at("armed", "cd /etc/ssh && rm ssh_host_ed25519_key* && ssh-keygen -A", RESTART)
     ),

@@ -82,8 +82,10 @@ STACKS = {
         {"driver": "610.57.04", "cuda": ["13.3", "13.4"], "nccl": "2.30.7+cuda13.3"},
         {"driver": "615.71.10", "cuda": "13.4", "nccl": "2.32.3+cuda13.4"},
     ],
+    # The second toolkit is a new one: packages of a driver have the same names in each branch, and a held
+    # name must be missing.
     "rhel9": [
-        {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0]},
+        {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
         {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
     ],
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.campaign._roles_fleet import STACKS
 from tests.campaign._roles_trials import COLUMNS, NOT_WITH_DNF, OWN_TESTS, TRIALS, Trial, excuse
-from tests.systems import IMAGES, OF_DNF
+from tests.systems import DEBIAN, IMAGES, OF_DNF
 
 SEEN, NOT_SHOWN = "seen", "not shown"
 PLAYED_ONLY = (
@@ -17,6 +17,9 @@ PLAYED_ONLY = (
     " has what they do not show. `tests/lab/test_rhel_9_chain.py` has all roles but containerd and imex on a"
     " fresh node, their second run, an upgrade and its rollback."
 )
+OTHERS = f"{DEBIAN[0]} with the system's os-release, and an archive in its layout"
+"""Nodes of systems without an image."""
+BY_ROLE = {trial.role: trial for trial in TRIALS}
 Cell = tuple[str, str, str]
 """Role, system, column."""
 
@@ -77,8 +80,12 @@ def _cell(table: Table, trial: Trial, column: str) -> str:
         return "-"
     if not any((trial.role, system, column) in table.cells for system in table.systems):
         return NOT_SHOWN
-    systems = [system for system in table.systems if not excuse(trial, system, column)]
-    good = sum(table.cells.get((trial.role, system, column)) == SEEN for system in systems)
+    systems = [
+        system
+        for system in table.systems
+        if (trial.role, system, column) in table.cells and not excuse(trial, system, column)
+    ]
+    good = sum(table.cells[trial.role, system, column] == SEEN for system in systems)
     return f"{good} of {len(systems)}" if systems else "-"
 
 
@@ -87,7 +94,9 @@ def markdown(table: Table) -> Iterator[str]:
     yield "# Test results of roles on lab nodes"
     yield ""
     yield "`scripts/campaign roles --markdown` generates this page. A cell is the number of systems on which"
-    yield f"the test passed. Systems: {', '.join(table.systems)}."
+    yield "the test passed, of those on which it ran."
+    yield ""
+    yield from _of_systems(table)
     yield ""
     yield "| role | " + " | ".join(COLUMNS) + " |"
     yield "|---" * (len(COLUMNS) + 1) + "|"
@@ -99,16 +108,39 @@ def markdown(table: Table) -> Iterator[str]:
     yield from _notes(table)
 
 
+def _of_systems(table: Table) -> Iterator[str]:
+    """Yield a table of the systems: what their nodes are, and how many cells were seen there."""
+    yield "| System | node | seen |"
+    yield "|---|---|---|"
+    for system in table.systems:
+        tested = [
+            said
+            for (role, each, column), said in table.cells.items()
+            if each == system and not excuse(BY_ROLE[role], system, column)
+        ]
+        kind = "Debian" if system in DEBIAN else f"played, `{IMAGES[system]}`" if system in IMAGES else OTHERS
+        yield f"| {system} | {kind} | {tested.count(SEEN)} of {len(tested)} |"
+
+
+def _without_results(table: Table) -> Iterator[str]:
+    """Yield a line for each role that has no result on some system."""
+    there = {(role, system) for role, system, _ in table.cells}
+    for trial in TRIALS:
+        without = [system for system in table.systems if (trial.role, system) not in there]
+        if without == table.systems:
+            yield f"- {trial.role} is {NOT_SHOWN}: this run has no result of it."
+        elif without:
+            yield f"- {trial.role} did not run on {', '.join(without)}."
+
+
 def _notes(table: Table) -> Iterator[str]:
     """Yield the lines below the table: what the columns are, what has no test and why, what was not seen."""
     for column, means in COLUMNS.items():
         yield f"- **{column}**: {means}."
-    with_results = {role for role, _, _ in table.cells}
     for trial in TRIALS:
         for column, why in trial.moot.items():
             yield f"- {trial.role} has no test *{column}*: {why}."
-    for role in (trial.role for trial in TRIALS if trial.role not in with_results):
-        yield f"- {role} is {NOT_SHOWN}: this run has no result of it."
+    yield from _without_results(table)
     for role, test in OWN_TESTS.items():
         yield f"- {role} is {NOT_SHOWN} here: `{test}` tests it apart from the other roles."
     for role, why in NOT_WITH_DNF.items():

@@ -1,9 +1,11 @@
 """Causes each loss of access to a real node during a change of SSH and firewall, and checks that it ends.
 
-    scripts/campaign lockout [NAME...] [--guard SECONDS] [--at-once N]
+    scripts/campaign lockout [NAME...] [--system ID] [--guard SECONDS] [--at-once N]
 
 A way is recovered if the fleet's own login works again without help: plain ssh, the same user and key, sudo.
-Faults are caused from the node's console; nothing is corrected from there.
+Faults are caused from the node's console; nothing is corrected from there. Without --system the nodes are
+Debian 12 and 13 in turn. On a system with dnf firewalld runs at first, and must run again where the change
+was not kept.
 """
 
 from __future__ import annotations
@@ -14,27 +16,49 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from gpuprov.access.deadman import LIMITS, Guard, arm
+from gpuprov.catalog import load
+from gpuprov.catalog.platforms import platform
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh.transport import open_session, targets
 from gpuprov_lab import Lab, lab_names, saved_images
 from gpuprov_lab.images import drop_image
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import served
+from gpuprov_lab.rocky import KERNEL
 from gpuprov_lab.variants import with_admin
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start
-from tests.systems import DEBIAN
+from tests.systems import DEBIAN, IMAGES, OF_DNF
 
 PROFILE = "hgx-a100-4"
 VIRTUAL_GUARD_S = 180
 """An emulated node takes seconds for steps that are immediate on others."""
 KERNELS = {"debian12": "6.1.0-56-amd64", "debian13": "6.12.94+deb13-amd64"}
+OF_MIRROR = {"repository": "nvidia", "driver": "580.126.16"}
+"""Stack of a system whose distribution has no driver."""
+FIREWALLS = {
+    "apt": "apt-get -qq update && apt-get -qqy install nftables >/dev/null",
+    "dnf": "dnf -q -y install nftables firewalld && systemctl -q enable --now firewalld",
+}
+FIREWALLD = "systemctl is-enabled firewalld; systemctl is-active firewalld"
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Images of nodes by system, and the repositories of fleets."""
+
+    images: dict[str, str]
+    repositories: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -54,6 +78,7 @@ def main() -> int:
     """Run the campaign; return 0 if every node recovered."""
     parser = argparse.ArgumentParser(prog="scripts/campaign lockout")
     parser.add_argument("names", nargs="*", help="only ways with these words in their names")
+    parser.add_argument("--system", choices=[*DEBIAN, *OF_DNF], help="all nodes are of this one")
     parser.add_argument("--guard", type=int, default=30, help="seconds until a node restores")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
     parser.add_argument("--at-once", type=int, default=3, help="nodes at a time")
@@ -61,20 +86,32 @@ def main() -> int:
     _remove_leftovers()
     named = wanted.names or [""]
     ways = [way for way in (*WAYS, *FULL_DISKS) if any(name in way.name for name in named)]
+    if wanted.system in OF_DNF:
+        for way in (way for way in ways if way.virtual):
+            print(f"not tried: {way.name}: a played node has no kernel of its own to boot")
+        ways = [way for way in ways if not way.virtual]
     begun = time.monotonic()
-    with Lab(f"lockout-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as folder:
-        systems = [DEBIAN[0 if way.virtual else number % len(DEBIAN)] for number, way in enumerate(ways)]
-        images = {system: _image(lab, system) for system in sorted(set(systems))}
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(f"lockout-{os.getpid()}"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        systems = [
+            wanted.system or DEBIAN[0 if way.virtual else number % len(DEBIAN)]
+            for number, way in enumerate(ways)
+        ]
+        nodes = Nodes(
+            {system: _image(lab, system) for system in sorted(set(systems))},
+            _repositories(stack, folder, sorted(set(systems) & {*OF_DNF})),
+        )
         try:
             with ThreadPoolExecutor(wanted.at_once) as pool:
                 jobs = [
-                    pool.submit(_try, images, number, system, way, Path(folder), wanted.guard)
+                    pool.submit(_try, nodes, number, system, way, folder, wanted.guard)
                     for number, (system, way) in enumerate(zip(systems, ways, strict=True))
                 ]
                 outcomes = [job.result() for job in jobs]
         finally:
             lab.down()
-            for image in images.values():
+            for image in nodes.images.values():
                 lab.drop(image)
     _say(outcomes, time.monotonic() - begun, wanted.guard, verbose=wanted.verbose)
     return 0 if all(outcome.recovered for outcome in outcomes) else 1
@@ -93,44 +130,55 @@ def _remove_leftovers() -> None:
 
 
 def _image(lab: Lab, system: str) -> str:
-    """Save an image of a system with nftables, so that a change takes seconds; return its name."""
-    [node] = lab.up(1, system, names=[f"base-{system}"])
-    node.run("apt-get -qq update && apt-get -qqy install nftables >/dev/null")
+    """Save an image of a system with its firewalls, so that a change takes seconds; return its name."""
+    [node] = lab.up(1, IMAGES[system], names=[f"base-{system}"])
+    node.run(FIREWALLS[platform(system).manager])
     lab.save(node, f"lockout-{system}-{os.getpid()}")
     return f"lockout-{system}-{os.getpid()}"
 
 
-def _try(images: dict[str, str], number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
+def _repositories(stack: ExitStack, folder: Path, systems: list[str]) -> dict[str, Any]:
+    """Serve a mirror for these systems; return the repositories of a fleet, none without a system."""
+    if not systems:
+        return {}
+    mirror = nvidia.build(folder / "mirror", load(), systems)
+    url = stack.enter_context(served(mirror.root)).url
+    return {name: {"url": place, "key": str(mirror.key)} for name, place in mirror.urls(url).items()}
+
+
+def _try(nodes: Nodes, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
     """Try a way in a separate lab.
 
     Starting a node removes broken ones of its lab, and a rebooting node looks broken.
     """
     with Lab(f"lockout-{number}-{os.getpid()}") as lab:
-        return _tried(lab, images[system], number, system, way, folder, guard)
+        return _tried(lab, nodes, number, system, way, folder, guard)
 
 
-def _tried(lab: Lab, image: str, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
+def _tried(lab: Lab, nodes: Nodes, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
     """Try one way on a new node, and print what happened; return its outcome."""
+    image = nodes.images[system]
+    sshd = (platform(system).sshd_unit or "").removesuffix(".service")
     [node] = lab.up(1, image=image, names=[f"lost{number}"], prepare=[with_admin(ADMIN)])
     own = folder / node.name
     own.mkdir()
-    trial = Trial(node, own, guard)
+    trial = Trial(node, own, guard, sshd)
     try:
         if way.virtual:
             trial.node, trial.guard = lab.virtualise(node), max(guard, VIRTUAL_GUARD_S)
             trial.console("true")  # opens the persistent session
         if way.before:
             way.before(trial)
-        outcome = _lose(lab, trial, way, system)
+        _fleet(lab, trial, way, system, nodes.repositories)
+        outcome = _lose(trial, way, system)
     except GpuprovError as error:
         outcome = Outcome(way, system, str(error), 0.0, recovered=False, message="", tried=False)
     print(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", file=sys.stderr)
     return outcome
 
 
-def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
+def _lose(trial: Trial, way: Way, system: str) -> Outcome:
     """Apply with a way's fault; return the outcome, with how the node can be reached again."""
-    _fleet(lab, trial, way, system)
     locked = start(trial.folder, "lock").communicate()[1]
     if "no" in way.settings.get("ssh", {}).values():
         return Outcome(way, system, "refused by lock", 0.0, _gets_in(trial, way.user), locked)
@@ -153,6 +201,7 @@ def _lose(lab: Lab, trial: Trial, way: Way, system: str) -> Outcome:
     seconds = time.monotonic() - trial.broken_at
     kept, why = trial.has(OPTIONS), trial.text(f"{SWITCH}/undone")
     wrong = wrong_files(trial, kept=kept) if way.full else []
+    wrong += _wrong_firewalld(trial, kept=kept) if system in OF_DNF else []
     well = recovered and (way.kept or not kept) and not wrong
     if way.refused:
         return Outcome(way, system, _with(wrong, "refused, nothing changed"), 0.0, well, result)
@@ -176,6 +225,16 @@ def _lose_alone(trial: Trial, way: Way, system: str) -> Outcome:
     return Outcome(way, system, how, seconds, recovered and seconds >= trial.guard, "")
 
 
+def _wrong_firewalld(trial: Trial, *, kept: bool) -> list[str]:
+    """Return firewalld's unit if it is not as before, or after a kept change not off."""
+    there = trial.console(f"{FIREWALLD} || :").split()
+    return (
+        []
+        if there == (["disabled", "inactive"] if kept else ["enabled", "active"])
+        else ["firewalld", *there]
+    )
+
+
 def _with(wrong: list[str], how: str) -> str:
     """Return a text, with the files that are not as they were."""
     return f"{how}; not as they were: {', '.join(wrong)}" if wrong else how
@@ -186,19 +245,21 @@ def _reason(undone: str) -> str:
     return undone.partition(": ")[2].partition(";")[0] or "nothing recorded"
 
 
-def _fleet(lab: Lab, trial: Trial, way: Way, system: str) -> None:
+def _fleet(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str, Any]) -> None:
     """Write the fleet of a trial with the way's settings."""
-    kernel = trial.node.kernel if way.virtual else KERNELS[system]
+    kernel = trial.node.kernel if way.virtual else KERNELS.get(system, KERNEL)
     settings = {"ssh": {}, "firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
     group = {
         "profile": PROFILE,
         "os": system,
-        "stack": {"repository": "distribution"},
+        "stack": OF_MIRROR if repositories else {"repository": "distribution"},
         "hosts": {trial.node.name: trial.node.address},
         "settings": settings,
     }
     ssh = {"user": way.user, "identity_file": str(lab.identity_file), "known_hosts": str(lab.known_hosts)}
-    (trial.folder / "fleet.yml").write_text(yaml.safe_dump({"groups": {"lost": group}, "ssh": ssh}))
+    (trial.folder / "fleet.yml").write_text(
+        yaml.safe_dump({"groups": {"lost": group}, "ssh": ssh, "repositories": repositories})
+    )
 
 
 def _await_rest(trial: Trial) -> None:

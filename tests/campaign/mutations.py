@@ -1,11 +1,12 @@
 """Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
-    scripts/campaign mutations [--only TEXT]... [--overruling] | --markdown
+    scripts/campaign mutations [--system ID] [--only TEXT]... [--overruling] | --markdown
 
 Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
 it, and apply must correct it or name its place. Last it looks ten times at a node without changes, some of
-them right after a reboot or while apt runs, and makes changes that concern no check. Exit 1 if drift or
-verify missed or invented anything.
+them right after a reboot or while packages are installed, and makes changes that concern no check. Exit 1 if
+drift or verify missed or invented anything. On another system than Debian 12 the driver is NVIDIA's, from the
+mirror, with CUDA, cuDNN and NCCL; changes that have no counterpart there are printed with their reasons.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from gpuprov.catalog import load
 from gpuprov_lab import Lab, Node
@@ -28,9 +32,11 @@ from gpuprov_lab.simulator import stub_module
 from tests.campaign._overruling_table import markdown
 from tests.lab.command_line import gpuprov
 from tests.lab.mirror_node import ubuntu
-from tests.lab.mutations import BYSTANDERS, MUTATIONS, Outcome, Witnesses, excused, possible
-from tests.lab.overruling import WAYS, WITH_CUDA, Tally, Way, rounds, tried
-from tests.lab.provisioned_node import provision
+from tests.lab.mutations import Outcome, Witnesses, excused, possible
+from tests.lab.mutations_with_dnf import Tables, tables
+from tests.lab.overruling import Tally, Way, rounds, tried
+from tests.lab.provisioned_node import MACHINE, NEWER, OLDER, PROFILE, provision
+from tests.systems import DEBIAN, IMAGES, OF_DNF
 
 SETTINGS = {
     "power_limit": 300,
@@ -49,6 +55,20 @@ SETTINGS = {
     "firewall": {},
 }
 CLEAN_LOOKS = 10
+COMPILED_ON = DEBIAN[0]
+"""The system whose node has its distribution's driver, and NVIDIA's packages on a second node."""
+STACK: dict[str, Any] = {
+    "repository": "nvidia",
+    "driver": "580.126.16",
+    "cuda": ["13.0", "12.6"],
+    "cudnn": "9.15",
+    "nccl": "auto",
+}
+AT_WORK = {
+    False: "apt-get -q update; apt-get -q -y install --reinstall less",
+    True: "dnf -q makecache; dnf -q -y reinstall tar",
+}
+"""Whether a node has dnf → a command that installs a package again."""
 
 
 def main() -> int:
@@ -62,33 +82,46 @@ def main() -> int:
         default=[],
         help="mutations, or with --overruling ways, with this text in their name; repeatable",
     )
+    arguments.add_argument("--system", default=COMPILED_ON, choices=[COMPILED_ON, *OF_DNF])
     arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
     arguments.add_argument("--markdown", action="store_true", help="print docs/effective.md and do no more")
     given = arguments.parse_args()
     if given.markdown:
         print(markdown(), end="")
         return 0
-    only, begun, tally = given.only, time.monotonic(), Tally()
-    with Lab(f"mutations-{os.getpid()}") as lab, tempfile.TemporaryDirectory() as name:
-        witnesses = prepare(lab, Path(name))
-        chosen = [each for each in possible(MUTATIONS, witnesses.group) if _named(each.name, only)]
-        bad = 0 if given.overruling else count("mutations", map(witnesses.testify, chosen))
-        if given.overruling or not only:
-            ways, for_cuda = ([way for way in each if _named(str(way), only)] for each in (WAYS, WITH_CUDA))
-            bad += count("ways to overrule", overruled(witnesses, ways, tally))
-            if for_cuda:
-                with nvidias_node(lab, Path(name, "nvidia")) as with_cuda:
-                    bad += count("ways to overrule CUDA", overruled(with_cuda, for_cuda, tally))
-            print(tally)
-        if not only and not given.overruling:
-            bad += count("clean looks", clean_looks(witnesses))
-            bad += count("bystanders", (witnesses.overlook(*each) for each in BYSTANDERS.items()))
-            named = {check for each in chosen for check in each.checks} | witnesses.need_driver
-            named |= {way.check for way in WAYS}
-            unseen = [check for check in witnesses.stated - named if not excused(check)]
-            bad += count("checks without a mutation", (Outcome(check, ["none"]) for check in unseen))
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        lab = stack.enter_context(Lab(f"mutations-{os.getpid()}"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-mutations-")))
+        bad = try_all(stack, lab, folder, tables(given.system), given)
     print(f"{time.monotonic() - begun:.0f} s, {bad} bad")
     return 1 if bad else 0
+
+
+def try_all(stack: ExitStack, lab: Lab, folder: Path, changes: Tables, given: argparse.Namespace) -> int:
+    """Make the requested changes, and print them; return the number of bad ones."""
+    only, tally, of_dnf = given.only, Tally(), given.system in OF_DNF
+    witnesses = prepare_with_dnf(stack, lab, folder, given.system) if of_dnf else prepare(lab, folder)
+    for name, why in changes.none.items():
+        print(f"    none  {name}: {why}")
+    chosen = [each for each in possible(changes.mutations, witnesses.group) if _named(each.name, only)]
+    bad = 0 if given.overruling else count("mutations", map(witnesses.testify, chosen))
+    if given.overruling or not only:
+        ways = [way for way in changes.ways if _named(str(way), only)]
+        for_cuda = [way for way in changes.with_cuda if _named(str(way), only)]
+        bad += count("ways to overrule", overruled(witnesses, ways, tally))
+        if for_cuda:
+            with_cuda = witnesses if of_dnf else nvidias_node(stack, lab, folder / "nvidia")
+            bad += count("ways to overrule CUDA", overruled(with_cuda, for_cuda, tally))
+        print(tally)
+    if not only and not given.overruling:
+        bad += count("clean looks", clean_looks(witnesses, AT_WORK[of_dnf]))
+        bad += count("bystanders", (witnesses.overlook(*each) for each in changes.bystanders.items()))
+        named = {check for each in chosen for check in each.checks} | witnesses.need_driver
+        named |= {way.check for way in changes.ways}
+        unseen = [check for check in witnesses.stated - named if not excused(check)]
+        bad += count("checks without a mutation", (Outcome(check, ["none"]) for check in unseen))
+    return bad
 
 
 def _named(name: str, only: list[str]) -> bool:
@@ -103,30 +136,65 @@ def prepare(lab: Lab, folder: Path) -> Witnesses:
     return Witnesses(node, folder)
 
 
-def lay_out_stubs(node: Node) -> None:
-    """Write modules to the node that mutations put in place of the right ones."""
+def prepare_with_dnf(stack: ExitStack, lab: Lab, folder: Path, system: str) -> Witnesses:
+    """Provision a node of a system with dnf from the mirror, with every possible setting."""
+    with signing_key() as key:
+        mirror = nvidia.build(folder / "mirror", load(), [system], key=key)
+    (mirror.root / "again").symlink_to(".")
+    server = stack.enter_context(served(mirror.root))
+    [node] = lab.up(1, os=IMAGES[system], gpu=MACHINE)
+    urls = {**mirror.urls(server.url), **mirror.others(server.url)}
+    fleet: dict[str, Any] = {
+        "ssh": yaml.safe_load(lab.fleet(PROFILE))["ssh"],
+        "repositories": {name: {"url": url, "key": str(mirror.key)} for name, url in urls.items()},
+        "groups": {
+            "train": {
+                "profile": PROFILE,
+                "os": system,
+                "hosts": {node.name: node.address},
+                "stack": STACK,
+                "settings": {"kernel": node.kernel, **SETTINGS},
+            }
+        },
+    }
+    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+    gpuprov(folder, "lock")
+    gpuprov(folder, "apply", "--reboot", "--yes")
+    witnesses = Witnesses(node, folder)
+    driver = witnesses.group.components.driver
+    lay_out_stubs(node, driver.version, driver.module)
+    return witnesses
+
+
+def lay_out_stubs(node: Node, locked: str = NEWER, flavour: str = "proprietary") -> None:
+    """Write modules to the node that mutations put in place of the right ones.
+
+    Args:
+        locked: the driver's version in the lock.
+        flavour: of its module in the lock.
+    """
     from base64 import b64encode
 
+    licences = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
     for name, version, licence in (
-        ("other", "535.261.03", "NVIDIA"),
-        ("open", "535.309.01", "Dual MIT/GPL"),
+        ("other", OLDER, licences[flavour]),
+        ("open", locked, licences["open"]),
+        ("closed", locked, licences["proprietary"]),
     ):
         stub = stub_module(version, kernel=node.kernel, licence=licence)
         node.run(f"base64 -d >/root/{name}.ko", input=b64encode(stub).decode())
 
 
-@contextmanager
-def nvidias_node(lab: Lab, folder: Path) -> Iterator[Witnesses]:
+def nvidias_node(stack: ExitStack, lab: Lab, folder: Path) -> Witnesses:
     """Provision a node with CUDA, cuDNN and NCCL from a mirror of NVIDIA's repositories."""
     folder.mkdir()
-    with signing_key() as key:
-        mirror = nvidia.build(folder / "mirror", load(), ["ubuntu24.04"], key=key)
-        with served(mirror.root) as server:
-            node = ubuntu(lab, folder, mirror, server)
-            node.state()
-            gpuprov(folder, "lock")
-            gpuprov(folder, "apply", "--reboot", "--yes", "--no-verify")
-            yield Witnesses(node.node, folder)
+    key = stack.enter_context(signing_key())
+    mirror = nvidia.build(folder / "mirror", load(), ["ubuntu24.04"], key=key)
+    node = ubuntu(lab, folder, mirror, stack.enter_context(served(mirror.root)))
+    node.state()
+    gpuprov(folder, "lock")
+    gpuprov(folder, "apply", "--reboot", "--yes", "--no-verify")
+    return Witnesses(node.node, folder)
 
 
 def overruled(witnesses: Witnesses, ways: Iterable[Way], tally: Tally) -> Iterator[Outcome]:
@@ -135,17 +203,15 @@ def overruled(witnesses: Witnesses, ways: Iterable[Way], tally: Tally) -> Iterat
         yield from tried(witnesses, turn, tally)
 
 
-def clean_looks(witnesses: Witnesses) -> Iterator[Outcome]:
-    """Look at an unchanged node; every third time after a reboot, every third time while apt runs."""
+def clean_looks(witnesses: Witnesses, at_work: str) -> Iterator[Outcome]:
+    """Look at an unchanged node; every third time after a reboot, every third time during this command."""
     for number in range(CLEAN_LOOKS):
-        when = ("at rest", "right after a reboot", "while apt runs")[number % 3]
+        when = ("at rest", "right after a reboot", "while packages are installed")[number % 3]
         if when == "right after a reboot":
             witnesses.node.reboot()
             witnesses.node.run("systemctl is-system-running --wait", check=False)
-        elif when == "while apt runs":
-            witnesses.node.run(
-                "systemd-run --quiet sh -c 'apt-get -q update; apt-get -q -y install --reinstall less'"
-            )
+        elif when == "while packages are installed":
+            witnesses.node.run(f"systemd-run --quiet sh -c '{at_work}'")
         yield witnesses.overlook(f"look {number + 1}, {when}", "true")
 
 

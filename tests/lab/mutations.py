@@ -13,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from gpuprov.drift.observations.registry import READS
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov.roles import expectations
 from gpuprov.verify.wanted import proofs
@@ -29,7 +30,7 @@ class Mutation:
         checks: checks that drift must report and verify must fail, if the lock states them; it must state the
             first.
         do: shell commands on the node; `$K` is its kernel, `$V` the driver's version.
-        silences: the driver stops answering, so every check that needs its answer fails too.
+        silences: nvidia-smi stops answering, so every check that needs its answer fails too.
         reboots: the change takes effect at a reboot.
         undo: shell commands that revert the change if no role can; `apply` corrects all others.
     """
@@ -99,13 +100,13 @@ MUTATIONS = (
     _mutation("the blacklist emptied", "nouveau.blacklist", "echo '#' >/etc/modprobe.d/gpuprov-nouveau.conf"),
     _mutation(
         "nouveau in the driver's place",
-        f"nouveau.loaded driver.loaded {UNITS}",
+        f"nouveau.loaded driver.loaded profiling.counters_now {UNITS}",
         f"{STOP}; modprobe -r nvidia_uvm nvidia; modprobe nouveau",
         silences=True,
     ),
     _mutation(
         "the module unloaded",
-        f"driver.loaded {UNITS}",
+        f"driver.loaded profiling.counters_now {UNITS}",
         f"{STOP}; modprobe -r nvidia_uvm nvidia",
         silences=True,
     ),
@@ -267,7 +268,7 @@ ELSEWHERE = {
     "*.absent": "scripts/campaign roles, whose last lock has nothing of it",
     "scratch.*": "tests/lab/test_storage.py",
     "monitoring.*": "a campaign without a metrics package in Debian 12's archive",
-    "profiling.*": "a campaign without NVIDIA's repository",
+    "profiling.packages": "a campaign without NVIDIA's repository",
 }
 
 
@@ -293,7 +294,8 @@ class Witnesses:
         stated = expectations(self.group)
         self.stated = {each.check for each in stated}
         self.proofs = {each.check for each in proofs(self.group)}
-        self.need_driver = {each.check for each in stated if each.needs_driver} | {"driver.answers"}
+        asked = {each.check for each in stated if each.needs_driver and "smi" in READS[each.check]}
+        self.need_driver = asked | {"driver.answers"}
 
     def drift(self) -> set[str]:
         """Return the checks that drift reports."""

@@ -130,6 +130,17 @@ def test_another_key_of_the_repository_is_seen_by_both_and_written_again(node: R
     assert node.drift() == node.failed() == {}
 
 
+def test_a_key_of_an_earlier_lock_is_seen_by_both_and_removed(node: RockyNode) -> None:
+    folder = "/etc/pki/rpm-gpg"
+    node.node.run(f"cp {folder}/gpuprov-nvidia.asc {folder}/gpuprov-earlier.asc")
+    assert node.drift().keys() == node.failed().keys() == {"repositories.file"}
+    _, said = node.apply("repositories", check=True)
+    outcome, changed = node.apply("repositories")
+    assert outcome.ok, outcome.failed
+    assert said == changed == ["Remove the keys of repositories that the lock no longer states"]
+    assert node.drift() == node.failed() == {}
+
+
 ENTRY_HOOK = "/etc/kernel/install.d/95-gpuprov.install"
 NEWER = "5.14.0-570.9999.1.el9_6.x86_64"
 

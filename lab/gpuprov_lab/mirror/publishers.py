@@ -7,6 +7,7 @@ Debian's, on a node that has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gpuprov_lab.mirror.specs import PackageSpec
 
@@ -79,6 +80,16 @@ Restart=on-failure
 WantedBy=multi-user.target
 """
 
+STOPPED = """\
+if [ $1 -eq 0 ]; then systemctl --no-reload disable --now {units} || :; fi
+"""
+"""Script before a package with units is removed, as RPM's macro %systemd_preun."""
+RESTARTED = """\
+systemctl daemon-reload || :
+if [ $1 -ge 1 ]; then systemctl try-restart {units} || :; fi
+"""
+"""Script after its former release is removed, as %systemd_postun_with_restart."""
+
 
 def docker_repository() -> list[PackageSpec]:
     """Return Docker's own packages, in two releases."""
@@ -87,21 +98,25 @@ def docker_repository() -> list[PackageSpec]:
         units = {f"{UNITS}/docker.service": DOCKER_UNIT, f"{UNITS}/docker.socket": DOCKER_SOCKET}
         needs = f"docker-ce-cli, containerd.io (>= {containerd}), container-selinux, iptables"
         found += [
-            stub(
-                "docker-ce",
-                f"3:{release}-1.el9",
-                ("usr/bin/dockerd",),
-                units,
-                needs,
-                "groupadd -f -r docker\n",
+            with_units(
+                stub(
+                    "docker-ce",
+                    f"3:{release}-1.el9",
+                    ("usr/bin/dockerd",),
+                    units,
+                    needs,
+                    "groupadd -f -r docker\n",
+                )
             ),
             stub("docker-ce-cli", f"1:{release}-1.el9", ("usr/bin/docker",)),
-            stub(
-                "containerd.io",
-                f"{containerd}-1.el9",
-                ("usr/bin/containerd", "usr/bin/ctr"),
-                {f"{UNITS}/containerd.service": CONTAINERD_UNIT},
-                needs="container-selinux",
+            with_units(
+                stub(
+                    "containerd.io",
+                    f"{containerd}-1.el9",
+                    ("usr/bin/containerd", "usr/bin/ctr"),
+                    {f"{UNITS}/containerd.service": CONTAINERD_UNIT},
+                    needs="container-selinux",
+                )
             ),
         ]
     return found
@@ -122,7 +137,7 @@ def epel() -> list[PackageSpec]:
     files = {f"{UNITS}/prometheus-node-exporter.service": EXPORTER_UNIT}
     text = WRAPPER.format(hidden=HIDDEN, name="prometheus-node-exporter")
     files |= {"usr/bin/node_exporter": text}
-    return [stub("golang-github-prometheus-node-exporter", "1.9.1-1.el9", (), files)]
+    return [with_units(stub("golang-github-prometheus-node-exporter", "1.9.1-1.el9", (), files))]
 
 
 REPOSITORIES: dict[str, tuple[str, Callable[[], list[PackageSpec]]]] = {
@@ -159,3 +174,11 @@ def stub(
         files={path: text.encode() for path, text in texts.items()},
         scripts={"prein": before} if before else {},
     )
+
+
+def with_units(spec: PackageSpec) -> PackageSpec:
+    """Return a package whose scripts stop and restart the units among its files."""
+    paths = [path for path in spec.files if path.startswith(f"{UNITS}/")]
+    units = " ".join(path.rpartition("/")[2] for path in paths)
+    scripts = {"preun": STOPPED.format(units=units), "postun": RESTARTED.format(units=units)}
+    return replace(spec, scripts={**spec.scripts, **scripts})

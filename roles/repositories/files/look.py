@@ -2,12 +2,13 @@
 
 Runs on the node, with the modules of plugins/module_utils. Argument:
 {"ours": {"apt": path, "dnf": path}, "urls": [url, …], "packages": [name, …]}. With dnf `archive` is empty,
-and `offers` has other sources as for apt.
+`offers` has other sources as for apt, and `key_files` are the role's own, also those of earlier locks.
 
     {"manager": "apt",
      "archive": [{"uri": "…/debian/", "suite": "bookworm", "component": "main", "signed_by": "…" or null}],
      "foreign": [{"path": "/etc/apt/sources.list.d/cuda-ubuntu2404-x86_64.list", "only_ours": true}],
-     "offers": [["/etc/apt/sources.list.d/site.list:1", "file:/srv/extra/", "trusted=yes", ["libcuda1"]]]}
+     "offers": [["/etc/apt/sources.list.d/site.list:1", "file:/srv/extra/", "trusted=yes", ["libcuda1"]]],
+     "key_files": []}
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gpuprov_sources import offers
 
 ARCHIVES = ("Debian", "Ubuntu", "")  # "": apt has no Release file yet, before a node's first update
 FOLDERS = (Path("/etc/apt"), Path("/etc/apt/sources.list.d"))
+KEYS = Path("/etc/pki/rpm-gpg")
 FORM = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
 
 
@@ -102,6 +104,7 @@ def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
         "archive": archive(ours),
         "foreign": foreign(ours, urls),
         "offers": offers(own, packages, rewritten=ours),
+        "key_files": [],
     }
 
 
@@ -112,6 +115,7 @@ def of_dnf(ours: str, urls: list[str], packages: list[str]) -> dict:
         "archive": [],
         "foreign": repos.foreign(ours, urls),
         "offers": repos.offers(own, packages, rewritten=ours),
+        "key_files": sorted(map(str, KEYS.glob("gpuprov-*.asc"))),
     }
 
 

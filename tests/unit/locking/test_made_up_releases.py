@@ -27,62 +27,21 @@ from gpuprov.probe.facts import Facts
 from gpuprov.roles import expectations
 from gpuprov_lab.mirror import nvidia
 from tests import RECORDED_FACTS, ROOT
+from tests.made_up import MADE_UP, OS_RELEASE, forget, known, site_catalog
 from tests.unit.roles.scripts import script
-
-MADE_UP = {
-    "ubuntu98.04": "ubuntu26.04",
-    "debian97": "debian13",
-    "rhel97": "rhel10",
-    "amzn2097": "amzn2023",
-}
-"""Release → the release whose repository NVIDIA's for it would be like."""
-OS_RELEASE = {
-    "ubuntu98.04": ("ubuntu", "98.04"),
-    "debian97": ("debian", "97"),
-    "rhel97": ("rocky", "97.2"),
-    "amzn2097": ("amzn", "2097"),
-}
-"""Release → ID and VERSION_ID of a node."""
-CACHES = (platforms.platform, platforms.platforms, platforms.rebuilds, platforms.origins, platforms._rows)
-
-
-def forget() -> None:
-    """Let the table be read again."""
-    for cached in CACHES:
-        cached.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a site's catalog with a row for each made-up release."""
-    folder = tmp_path_factory.mktemp("catalog")
-    document = json.loads(platforms.TABLE.read_text(encoding="utf-8"))
-    rows = {row["id"]: row for row in document["systems"]}
-    kept = ("family", "arch", "manager", "key_file", "streams", "toolkit_listed", "source")
-    made = [
-        {"id": name, "title": name, "folder": name.replace(".", "")}
-        | {field: rows[like][field] for field in kept if field in rows[like]}
-        for name, like in MADE_UP.items()
-    ]
-    (folder / "systems.json").write_text(json.dumps({"systems": made}))
-    return folder
+    return site_catalog(tmp_path_factory.mktemp("catalog"))
 
 
 @pytest.fixture(autouse=True)
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def table(tmp_path: Path) -> Iterator[None]:
     """Let the table of platforms have a row for each made-up release."""
-    document = json.loads(platforms.TABLE.read_text(encoding="utf-8"))
-    document["platforms"] += [
-        {"id": name, "of": re.sub(r"[0-9.]+\Z", "", name), "tested": True, "source": ["gdc"]}
-        for name in MADE_UP
-    ]
-    path = tmp_path / "systems.json"
-    path.write_text(json.dumps(document))
-    monkeypatch.setattr(platforms, "TABLE", path)
-    forget()
-    yield
-    monkeypatch.undo()
-    forget()
+    with known(tmp_path):
+        yield
 
 
 @pytest.fixture(scope="module")

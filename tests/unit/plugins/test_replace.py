@@ -302,6 +302,11 @@ def test_an_edit_that_would_lose_lines_of_others_is_refused(file: Path) -> None:
 
 
 @ROOT_ONLY
+def test_a_file_that_is_missing_has_no_content_also_without_its_folder(tmp_path: Path) -> None:
+    assert read(str(tmp_path / "file")) is None
+    assert read(str(tmp_path / "none" / "file")) is None
+
+
 def test_a_file_that_cannot_be_read_is_not_an_empty_one(file: Path) -> None:
     file.parent.chmod(0o777)
     for above in file.parents:

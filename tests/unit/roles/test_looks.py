@@ -258,6 +258,18 @@ def test_the_archive_is_the_distributions_without_what_we_added(monkeypatch: pyt
     ]
 
 
+def test_keys_of_dnf_are_all_of_the_role_also_of_earlier_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gpuprov-old.asc", "gpuprov-nvidia.asc", "RPM-GPG-KEY-site"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(repositories, "KEYS", tmp_path)
+    monkeypatch.setattr(repositories.repos, "foreign", lambda *_: [])
+    monkeypatch.setattr(repositories.repos, "offers", lambda *_, **__: [])
+    found = [str(tmp_path / name) for name in ("gpuprov-nvidia.asc", "gpuprov-old.asc")]
+    assert repositories.of_dnf("", [], [])["key_files"] == found
+
+
 def test_files_of_others_that_name_our_repositories(tmp_path: Path) -> None:
     ours = "deb [signed-by=/k.gpg] http://cuda/repos/debian12/x86_64/ /\n"
     texts = {

@@ -28,6 +28,18 @@ def test_each_package_has_one_line_and_lines_of_others_stay() -> None:
     assert lock.merged(text, packages, {*packages}) == (text, [], [])
 
 
+def test_check_mode_on_a_node_without_any_of_its_files_or_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OURS", "OUR_PATTERNS", "AUTOMATIC"):
+        monkeypatch.setattr(lock, name, str(tmp_path / name / "file"))
+    monkeypatch.setattr(versionlock, "LIST", str(tmp_path / "plugins/versionlock.list"))
+    monkeypatch.setattr(versionlock, "place", lambda: None)
+    result = lock.settle({"packages": {"tool": "1-1"}, "patterns": ["tool*"], "check": True})
+    assert result == {"locked": ["tool"], "released": [], "excluded": True, "changed": True}
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_name_that_begins_like_another_is_another_package() -> None:
     text = "libnccl-devel-0:2.27.7-1+cuda13.0.*\n"
     assert lock.merged(text, {"libnccl": "2-1"}, set())[0].splitlines()[0] == text.strip()

@@ -1,0 +1,191 @@
+"""The tables of `mutations` and `overruling` with the commands of a node with dnf, by system.
+
+A change that has no counterpart there is in `NO_COUNTERPART` with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuprov.roles.nvidia_driver import BLS_ENTRIES, BLS_GUARD, BLS_HOOKS
+from tests.campaign._roles_trials import ERASE, FETCH, LOCKS, OWN_FILE, TWICE
+from tests.lab.mutations import BYSTANDERS, MUTATIONS, Mutation
+from tests.lab.overruling import RELOAD, WAYS, WITH_CUDA, Way
+from tests.systems import OF_DNF
+
+OLD_DRIVER = "3:580.95.05-1.el9"
+MODULE = "$(modinfo -k $K -n nvidia)"
+FOLDER = "$(dirname $(modinfo -k $K -n nvidia))"
+AUTOMATIC = "/etc/dnf/automatic.conf"
+PLUGIN = "/etc/dnf/plugins/versionlock.conf"
+RELOAD_SSHD = "systemctl reload sshd"
+OTHER_COMMANDS: dict[str, dict[str, Any]] = {
+    "another release of the system": {
+        "do": "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"8.10\"/' /etc/os-release",
+        "undo": "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"9.6\"/' /etc/os-release",
+    },
+    "a package half installed": {
+        "name": "a package in two versions",
+        "checks": ("dpkg.consistent", "pins.files"),
+        "do": TWICE,
+    },
+    "a library of an older driver": {
+        "do": f"cd /root && {FETCH} libnvidia-ml-{OLD_DRIVER}"
+        " && rpm --upgrade --oldpackage --nodeps --force-debian libnvidia-ml-*.rpm",
+    },
+    "a package of the driver removed": {"do": ERASE.format("nvidia-driver-cuda")},
+    "the kernel's headers removed": {"do": "rpm --erase --nodeps kernel-devel-$K"},
+    "the module deleted": {"do": f"rm {MODULE}; depmod $K"},
+    "a module of another version": {
+        "do": f"for each in {FOLDER}/nvidia*.ko; do cp /root/other.ko $each; done; depmod $K"
+    },
+    "a module of the other flavour": {
+        "do": f"for each in {FOLDER}/nvidia*.ko; do cp /root/closed.ko $each; done; depmod $K"
+    },
+    # Debian's packages blacklist nouveau, too. Here a GPU's PCI id loads it without our file.
+    "the blacklist deleted": {"checks": ("nouveau.blacklist", "driver.loading")},
+    "the blacklist emptied": {"checks": ("nouveau.blacklist", "driver.loading")},
+    "a hold released": {"do": f"sed -i /^libnvidia-ml-/d {LOCKS}"},
+    "all holds released": {"do": f": >{LOCKS}"},
+    "unattended upgrades let at the driver": {"do": f"sed -i /^exclude/d {AUTOMATIC}"},
+    "passwords let in": {
+        "do": "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/'"
+        f" /etc/ssh/sshd_config.d/00-gpuprov.conf; {RELOAD_SSHD}"
+    },
+    "sshd's unit masked": {"do": "systemctl -q mask sshd.service"},
+}
+"""Name of a mutation → its values on a node with dnf, where they differ."""
+OTHER_BYSTANDERS = {
+    "a later word of the site's on passwords": (
+        f"printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; {RELOAD_SSHD}"
+    ),
+    "a package of the site's own": "dnf -q -y install nvme-cli",
+    "a package held by the site": f"echo 'tar-0:9.6-1.el9.*' >>{LOCKS}",
+    "the package lists fetched": "dnf -q makecache",
+    "an unattended origin of the site's own": f"sed -i 's/^excludepkgs = /&postgresql /' {AUTOMATIC}",
+}
+SITE_REPOSITORY = "/etc/yum.repos.d/site.repo"
+SAME_PACKAGES = f"sed -e 's/^\\[gpuprov-/[site-/' -e 's,//[^/]*/,&again/,' {OWN_FILE} >{SITE_REPOSITORY}"
+"""The lock's repositories under other names and addresses; the mirror has them below `again/`, too."""
+ENTRY = f"{BLS_ENTRIES}/*-$K.conf"
+HOOK, SSHD_UNIT = BLS_HOOKS[0], "/etc/systemd/system/sshd.service.d/site.conf"
+PACKAGED, KEPT = "/usr/bin/nvidia-persistenced", "mv /root/kept /usr/bin/nvidia-persistenced"
+
+
+def _of_package(do: str) -> dict[str, str]:
+    """Return the values of a way that changes a file of a package of the lock."""
+    return {"do": f"cp -p {PACKAGED} /root/kept; {do}", "place": PACKAGED, "undo": KEPT}
+
+
+def _sshd(path: str, text: str) -> dict[str, str]:
+    """Return the values of a way that adds a file for sshd."""
+    return {
+        "do": f"printf '{text}\\n' >{path}; {RELOAD_SSHD}",
+        "place": path,
+        "undo": f"rm {path}; {RELOAD_SSHD}",
+    }
+
+
+OTHER_WAYS: dict[str, dict[str, Any]] = {
+    "repositories.file: a manual edit of gpuprov.sources": {"do": f"echo '# of the site' >>{OWN_FILE}"},
+    "repositories.foreign: another source with packages of the lock, signed or not": {
+        "do": SAME_PACKAGES,
+        "place": SITE_REPOSITORY,
+        "undo": f"rm {SITE_REPOSITORY}",
+    },
+    "repositories.foreign: a source without a signature (trusted=yes, allow-insecure=yes) with packages of"
+    " the lock": {
+        "do": f"{SAME_PACKAGES}; sed -i s/gpgcheck=1/gpgcheck=0/ {SITE_REPOSITORY}",
+        "place": SITE_REPOSITORY,
+        "undo": f"rm {SITE_REPOSITORY}",
+    },
+    "driver.module_on_disk: another module in place of the DKMS build": {
+        "do": f"cp /root/other.ko {MODULE}; depmod $K"
+    },
+    "driver.loading: grub.cfg, for the next boot (module_blacklist=nvidia)": {
+        "do": f"sed -i '/^options/s/$/ module_blacklist=nvidia/' {ENTRY}",
+        "place": BLS_ENTRIES,
+        "undo": f"sed -i 's/ module_blacklist=nvidia//' {ENTRY}",
+    },
+    "driver.next_kernel: gpuprov's part of GRUB's settings removed": {
+        "by": "gpuprov's program for boot entries removed or not executable",
+        "do": f"rm {BLS_GUARD}",
+    },
+    "driver.next_kernel: a kernel's hook of DKMS that is missing or not executable": {
+        "do": f"chmod -x {HOOK}",
+        "place": HOOK,
+        "undo": f"chmod +x {HOOK}",
+    },
+    "driver.next_kernel: AUTOINSTALL in dkms.conf or /etc/dkms": {
+        "do": "echo AUTOINSTALL=no >/etc/dkms/nvidia.conf",
+        "place": "/etc/dkms/nvidia.conf",
+        "undo": "rm /etc/dkms/nvidia.conf",
+    },
+    "pins.hold: APT::Ignore-Hold in apt.conf.d": {
+        "do": f"sed -i 's/^enabled.*/enabled = 0/' {PLUGIN}",
+        "place": PLUGIN,
+        "undo": f"sed -i 's/^enabled.*/enabled = 1/' {PLUGIN}",
+        "alone": True,
+    },
+    "pins.files: a file of a package that was removed": _of_package(f"rm {PACKAGED}"),
+    "pins.files: a file of a package that was truncated or replaced, also by a link": _of_package(
+        f"printf x | dd conv=notrunc of={PACKAGED}; touch -r /root/kept {PACKAGED}"
+    ),
+    "pins.files: chmod or chown of a file of a package": _of_package(f"chmod o-x {PACKAGED}"),
+    "ssh.options: an earlier file of sshd_config.d": _sshd(
+        "/etc/ssh/sshd_config.d/00-a-site.conf", "PasswordAuthentication yes"
+    ),
+    "ssh.options: a Match block for root, the login, all users or an address": _sshd(
+        "/etc/ssh/sshd_config.d/00-a-match.conf", "Match Address 10.0.0.0/8\\nMaxAuthTries 9"
+    ),
+    "ssh.logins: an option that the lock does not state: a command for keys, another file of keys, …": _sshd(
+        "/etc/ssh/sshd_config.d/zz-keys.conf",
+        "AuthorizedKeysCommand /usr/local/bin/keys\\nAuthorizedKeysCommandUser nobody",
+    ),
+    "ssh.at_boot: /etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail": {
+        "do": f"mkdir -p {SSHD_UNIT.rpartition('/')[0]};"
+        f" printf '[Unit]\\nConditionPathExists=/none\\n' >{SSHD_UNIT}; {RELOAD}",
+        "place": SSHD_UNIT,
+        "undo": f"rm {SSHD_UNIT}; {RELOAD}",
+    },
+}
+"""Check and description of a way → its values on a node with dnf, where they differ."""
+NO_COUNTERPART = {
+    "pins.unattended: #clear in a later file of apt.conf.d": (
+        "dnf-automatic reads one file, and the mutation of it is tried"
+    ),
+    "pins.candidates: a preference for another version, by name, pattern or release": (
+        "dnf has no preferences: the list of version locks decides"
+    ),
+    "pins.files: dpkg-divert by hand": "rpm has no diversions",
+}
+"""Mutation, bystander or way → the reason why a node with dnf has nothing like it."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All changes for nodes of one system.
+
+    Attributes:
+        none: those without a counterpart, with their reasons.
+    """
+
+    mutations: tuple[Mutation, ...]
+    bystanders: Mapping[str, str]
+    ways: tuple[Way, ...]
+    with_cuda: tuple[Way, ...]
+    none: Mapping[str, str]
+
+
+def tables(system: str) -> Tables:
+    """Return the changes for nodes of a system, by its id in the catalog."""
+    if system not in OF_DNF:
+        return Tables(MUTATIONS, BYSTANDERS, WAYS, WITH_CUDA, {})
+    mutations = [replace(each, **OTHER_COMMANDS.get(each.name, {})) for each in MUTATIONS]
+    ways, with_cuda = (
+        tuple(replace(way, **OTHER_WAYS.get(str(way), {})) for way in each if str(way) not in NO_COUNTERPART)
+        for each in (WAYS, WITH_CUDA)
+    )
+    return Tables(tuple(mutations), {**BYSTANDERS, **OTHER_BYSTANDERS}, ways, with_cuda, NO_COUNTERPART)
