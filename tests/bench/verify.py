@@ -26,6 +26,7 @@ from tests.campaign._roles_fleet import SETTLED, bring_up
 from tests.lab.command_line import PROGRAM, gpuprov
 
 SYSTEM = "debian12"
+REPOSITORIES = ("nvidia", "container-toolkit")
 MOST = 1.3
 Program = Sequence[str | Path]
 
@@ -67,6 +68,7 @@ def provisioned(stack: ExitStack, folder: Path, without: Sequence[str]) -> None:
     [group] = document["groups"].values()
     for component in without:
         del group["stack"][component]
+    document["repositories"] = {name: document["repositories"][name] for name in REPOSITORIES}
     (folder / "fleet.yml").write_text(json.dumps(document))
     gpuprov(folder, "lock")
     gpuprov(folder, "apply", "--reboot", "--yes", "--no-verify")
