@@ -1,11 +1,11 @@
 """Brings a node from a full fleet to every neighbouring one and back: each way must end in sync.
 
-    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S]
+    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S] [--skip N]
 
 A neighbour differs in one key of fleet.yml: added, removed or changed; the keys are those of the schema. Only
 `gpuprov lock` and `gpuprov apply` are used. A result is `in sync`, a refusal by `lock` or `plan` that names a
 way out, or a dead end: anything else, such as an apply that fails. After a dead end the node is made again
-from an image. With `--together`, N neighbours that `lock` accepts are one fleet, which takes far less time;
+from an image. With `--together`, N neighbours that are not refused are one fleet, which takes less time;
 if it is not in sync after one apply there and one back, each of them is tried alone. `--seed` is the order of
 the pairs. An interrupt ends the campaign. Exit 1 if there is a dead end.
 """
@@ -129,14 +129,14 @@ class Road:
 
     def go(self, document: Document) -> Result:
         """Bring the node to a fleet by `lock`, `plan` and `apply`."""
-        lock = self._planned(document)
+        lock = self.planned(document)
         return lock if isinstance(lock, Result) else self._applied(lock)
 
-    def _planned(self, document: Document) -> Lock | Result:
+    def planned(self, document: Document) -> Lock | Result:
         """Return the lock of a fleet, or the refusal by `lock` or `plan`."""
-        lock = self.locked(document)
-        if isinstance(lock, Result):
-            return lock
+        lock = self.place(document)
+        if isinstance(lock, GpuprovError):
+            return _refused("lock", str(lock), way=bool(lock.do or lock.expected))
         try:
             planned = self._proposed(lock)
         except GpuprovError as error:
@@ -146,13 +146,6 @@ class Road:
         if any(plan.beyond for plan in planned.plans):
             cannot = [line for line in plan_lines(planned.plans) if CANNOT in line]
             return _refused("plan", "; ".join(cannot), way=any(FLEET in line for line in cannot))
-        return lock
-
-    def locked(self, document: Document) -> Lock | Result:
-        """Return the lock of a fleet, or the refusal by `lock`."""
-        lock = self.place(document)
-        if isinstance(lock, GpuprovError):
-            return _refused("lock", str(lock), way=bool(lock.do or lock.expected))
         return lock
 
     def _applied(self, lock: Lock) -> Result:
@@ -180,7 +173,7 @@ class Road:
 
     def both_ways(self, pair: Pair) -> tuple[Result, Result]:
         """Go to a neighbour and back; make the node again if it is not where it was."""
-        full, lock = self.full(), self._planned(pair.document)
+        full, lock = self.full(), self.planned(pair.document)
         if isinstance(lock, Result):  # the node is where it was
             self.place(full)
             return lock, Result(UNTRIED)
@@ -240,7 +233,7 @@ def _tried(road: Road, chosen: list[int], at_once: int, results: list[tuple[Pair
             if len(some) == at_once or both is None:
                 continue
             waiting.remove(at)
-            lock = road.locked(every[at].document) if at_once > 1 else None
+            lock = road.planned(every[at].document) if at_once > 1 else None
             if isinstance(lock, Result):
                 _noted(results, every[at], lock, Result(UNTRIED))
             else:
@@ -282,6 +275,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="pairs with this text; repeatable")
     parser.add_argument("--together", type=int, default=1, help="neighbours in one fleet")
     parser.add_argument("--seed", type=int, help="of a random order; without it, as in the schema")
+    parser.add_argument("--skip", type=int, default=0, help="pairs at the begin of the order")
     stated = parser.parse_args()
     began, results = time.monotonic(), list[tuple[Pair, Result, Result]]()
     with ExitStack() as stack:
@@ -294,7 +288,7 @@ def main() -> int:
         road.begin()
         print(f"{time.monotonic() - began:.0f} s: the node is provisioned", flush=True)
         with suppress(KeyboardInterrupt):
-            _tried(road, _chosen(road, stated.only, stated.seed), stated.together, results)
+            _tried(road, _chosen(road, stated.only, stated.seed)[stated.skip :], stated.together, results)
     print("\n".join(table(results)))
     counts = Counter(each.word for _, *ways in results for each in ways)
     print(", ".join(f"{count} {word}" for word, count in counts.items()))
