@@ -178,6 +178,20 @@ MISSING = {
     "profile": "a profile by name, of those that `gpuprov inventory profiles` lists",
     "hosts": "host names such as gpu[01-08]",
     "os": "a system such as ubuntu24.04, of those that `gpuprov catalog os` lists",
+    "groups": "groups with a profile, hosts and os; `gpuprov init` writes one",
+    "url": "a URL such as https://mirror.example.org/cuda/; without a mirror leave out the repository",
+    "graphics": "a clock in MHz such as 1410; without locked clocks leave out clocks",
+    "memory": "a clock in MHz such as 1593; without locked clocks leave out clocks",
+    "command": "a command such as ssh signer@hsm.example.org sign-digest",
+    "kind": "ethernet, infiniband, roce, rdma or efa",
+    "speed_gbits": "a number such as 400",
+    "ports": "port numbers such as [443, 8443]",
+    "device": "a drive such as /dev/disk/by-id/nvme-MODEL_SERIAL",
+    "mount": "a folder such as /scratch",
+    "certificate": "a file such as keys/modules.pem",
+    "key": "a file such as keys/modules.key",
+    "start": "a time such as 22:30",
+    "end": "a time such as 05:00",
 }
 """Keys that users omit → what to write."""
 HOW_TO_BEGIN = "change to the fleet's folder, or begin with `gpuprov up HOST` or `gpuprov init`"

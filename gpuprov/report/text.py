@@ -135,8 +135,10 @@ def plan_lines(plans: Sequence[NodePlan]) -> Iterator[str]:
         for reason, names in reasons.items():
             where = "" if len(names) == len(group) else f" ({fold(names)})"
             yield f"    {reason}{where}"
-    cannot = "apply cannot fix this:"
-    yield from _lines((plan.name, f"{cannot} {difference(each)}") for plan in plans for each in plan.beyond)
+    cannot, way = "apply cannot fix this:", "see `gpuprov doctor`, or correct its group in fleet.yml"
+    yield from _lines(
+        (plan.name, f"{cannot} {difference(each)}; {way}") for plan in plans for each in plan.beyond
+    )
     go_back = "to go back, gpuprov apply --allow-downgrade"
     yield from _lines((plan.name, f"has {each}: {go_back}") for plan in plans for each in plan.newer)
 

@@ -8,7 +8,7 @@ from gpuprov.catalog.rules.rdma import PEERMEM
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.components import closure, packages, unwanted, version
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails
+from gpuprov.roles.overruling import NOT_APPLIED, NOT_BY_SYSTEMD, fails
 
 ROLE = "gpudirect"
 PEERMEM_MODULE, FS_MODULE = "nvidia_peermem", "nvidia_fs"
@@ -16,7 +16,7 @@ PEERMEM_MODULE, FS_MODULE = "nvidia_peermem", "nvidia_fs"
 OVERRULED = (
     *fails("doca_ofed", "pins.hold", "APT::Ignore-Hold in apt.conf.d"),
     *fails("gds", "gpudirect.at_boot", "a blacklist in modprobe.d"),
-    *fails("peer_memory", "gpudirect.at_boot", "a blacklist in modprobe.d"),
+    *fails("peer_memory", "gpudirect.at_boot", "a blacklist in modprobe.d", NOT_APPLIED, NOT_BY_SYSTEMD),
 )
 
 

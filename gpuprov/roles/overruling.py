@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,14 @@ CONDITION = "a drop-in of the unit with conditions that fail"
 OTHER_FILE = "a file of the unit's name in /etc/systemd/system or /run/systemd/system"
 UNMET = "enabled, with conditions that fail"
 """State of a unit that is enabled, and that systemd does not start."""
+APPLIED_BY: Mapping[str, tuple[str, ...]] = {
+    "tuning.sysctl_at_boot": ("systemd-sysctl.service",),
+    "gpudirect.at_boot": ("systemd-modules-load.service",),
+    "scratch.read_ahead_at_boot": ("systemd-udevd.service", "systemd-udev-trigger.service"),
+}
+"""Check of settings that are applied at boot → the units of systemd that apply them."""
+NOT_APPLIED = "systemd's unit that applies it, masked or with conditions that fail"
+NOT_BY_SYSTEMD = "systemd's unit that applies it, replaced or with another program"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gpuprov.access.shipped import as_shipped
 from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import OTHER_PROGRAM, fails, mends
 
 OVERRULED = (
     *fails(
@@ -30,7 +30,12 @@ OVERRULED = (
     *mends("ssh", "ssh.files", "another key or principal in the files of trusted authorities"),
     *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
     *mends("ssh", "ssh.at_boot", "sshd's unit, masked or disabled"),
-    *fails("ssh", "ssh.at_boot", "/etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail"),
+    *fails(
+        "ssh",
+        "ssh.at_boot",
+        "/etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail",
+        OTHER_PROGRAM,
+    ),
 )
 SSHD_UNITS = ("ssh.service", "sshd.service", "ssh.socket", "sshd.socket")
 """Units that start sshd at boot, of all systems."""

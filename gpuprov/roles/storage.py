@@ -8,14 +8,20 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import NOT_APPLIED, NOT_BY_SYSTEMD, fails, mends
 
 OVERRULED = (
     *mends("scratch", "scratch.mounted", "umount by hand"),
     *fails("scratch", "scratch.at_boot", "a mount unit in /etc/systemd/system"),
     *mends("scratch", "scratch.read_ahead", "blockdev or a later udev rule"),
     *mends("scratch", "scratch.read_ahead_at_boot", "gpuprov's udev rule removed"),
-    *fails("scratch", "scratch.read_ahead_at_boot", "a later udev rule for the file system"),
+    *fails(
+        "scratch",
+        "scratch.read_ahead_at_boot",
+        "a later udev rule for the file system",
+        NOT_APPLIED,
+        NOT_BY_SYSTEMD,
+    ),
     *fails("client_options", "storage.client_options", "a later file of modprobe.d"),
     *mends("storage_clients", "storage.clients", "apt by hand: these packages are not held"),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
-from gpuprov.roles.overruling import fails, mends
+from gpuprov.roles.overruling import NOT_APPLIED, NOT_BY_SYSTEMD, fails, mends
 
 DEBUGGING = (
     "CUDA_LAUNCH_BLOCKING",
@@ -22,7 +22,7 @@ OVERRULED = (
     *fails("tuning", "tuning.limits", "a later file of security/limits.d"),
     *fails("tuning", "tuning.service_limits", "a later file of systemd/system.conf.d"),
     *mends("tuning", "tuning.sysctl", "sysctl --write by hand"),
-    *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d"),
+    *fails("tuning", "tuning.sysctl_at_boot", "a later file of sysctl.d", NOT_APPLIED, NOT_BY_SYSTEMD),
     *mends("tuning", "tuning.hugepages", "the kernel's command line, tuned, a write to /sys"),
     *mends("tuning", "tuning.governor", "tuned, power-profiles-daemon, a write to /sys"),
     *fails(

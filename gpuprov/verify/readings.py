@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuprov.errors import NodeFailed
-from gpuprov.roles.overruling import UNMET
+from gpuprov.roles.overruling import APPLIED_BY, UNMET
 from gpuprov.untrusted import lines_of
 
 if TYPE_CHECKING:
@@ -37,13 +37,24 @@ def unit_state(host: Node, unit: str) -> str:
     return "enabled" if runs else f"enabled, but {active}"
 
 
-def boot_state(host: Node, unit: str) -> str:
+def not_applied(host: Node, check: str) -> str | None:
+    """Return `UNIT is STATE` of a unit of systemd that does not apply a check's settings at boot, or None;
+    raises as `boot_state`.
+    """
+    states = ((unit, boot_state(host, unit, static=True)) for unit in APPLIED_BY[check])
+    return next((f"{unit} is {state}" for unit, state in states if state != "enabled"), None)
+
+
+def boot_state(host: Node, unit: str, *, static: bool = False) -> str:
     """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
 
     Otherwise it returns what is wrong, in drift's terms.
 
     The next boot uses the files, which systemd need not have read: `systemctl is-enabled` reads them. A
     script in /etc/init.d is no unit of the package.
+
+    Args:
+        static: whether a unit that cannot be enabled starts, as those of systemd do.
 
     Raises:
         NodeFailed: the node cannot tell which unit files are replaced.
@@ -52,25 +63,31 @@ def boot_state(host: Node, unit: str) -> str:
     stated = files.stdout.strip() or seen.get("UnitFileState") or seen.get("LoadState", "unknown")
     words = {"not-found": "not installed", "generated": "not installed", "loaded": "disabled"}
     enabled = "not installed" if NO_FILE in files.stderr else words.get(stated, stated)
-    if enabled != "enabled":
+    if enabled != "enabled" and not (static and enabled == "static"):
         return str(enabled)
     if _replaced(host, unit):
         return "enabled, by another unit file"
+    return _hindered(host, unit) or "enabled"
+
+
+def _hindered(host: Node, unit: str) -> str:
+    """Return the state of an enabled unit that starts another program, or nothing; empty without a fault."""
     if command_of(host, unit).other_program:
         return "enabled, with another command"
-    return UNMET if unmet(host, unit) else "enabled"
+    return UNMET if unmet(host, unit) else ""
 
 
 def unmet(host: Node, unit: str) -> bool:
     """Return whether systemd finds that the conditions in one of a unit's files fail.
 
-    Those of a package that ask about the present state, such as a loaded driver, do not count.
+    Those of a package that ask about the present state, such as a loaded driver, do not count, nor those of
+    which one has to hold.
     """
     for each in command_of(host, unit).files:
         place, _, text = each.partition("\n")
         lines = CONDITIONS.findall(text)
         if not re.match(r"# /(?:etc|run)/", place):
-            lines = [line for line in lines if "/etc/" in line]
+            lines = [line for line in lines if "/etc/" in line and not re.search(r"=\s*\|", line)]
         said = host.run(CONDITION + " %s" * len(lines), *lines).stderr if lines else ""
         if re.search(r"(?m)^(?:Conditions|Asserts) failed\.$", said):
             return True
@@ -80,7 +97,7 @@ def unmet(host: Node, unit: str) -> bool:
 def sshd_at_boot(host: Node) -> str:
     """Return `enabled` if a unit starts sshd at boot, otherwise the states of its units."""
     units = host.sshd.units.items()
-    states = {name: UNMET if state == "enabled" and unmet(host, name) else state for name, state in units}
+    states = {name: (state == "enabled" and _hindered(host, name)) or state for name, state in units}
     if "enabled" in states.values():
         return "enabled"
     return ", ".join(f"{name} is {state}" for name, state in states.items()) or "not installed"

@@ -63,7 +63,8 @@ def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
 
     All three folders get mode 755, missing ones are created, and `work` is emptied.
 
-    `volatile`: no data needs to survive a power failure, so no write waits for the disk.
+    `volatile`: no data needs to survive a power failure, so no write waits for the disk. `redirect_dir`: a
+    folder of an image can be renamed, as Docker does at each start.
 
     Args:
         layers: read-only layers.
@@ -75,7 +76,7 @@ def mount(root: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
     lower = ":".join(map(str, layers))
-    options = f"lowerdir={lower},upperdir={upper},workdir={work},volatile"
+    options = f"lowerdir={lower},upperdir={upper},workdir={work},volatile,redirect_dir=on"
     execute(["mount", "-t", "overlay", "gpuprov-lab", "-o", options, root])
 
 

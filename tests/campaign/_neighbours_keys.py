@@ -153,6 +153,7 @@ GPUDIRECT = "has its own test of two locks: tests/lab/test_gpudirect.py"
 REASONS = {
     "plugin": "for ansible-inventory alone",
     "groups": "a fleet without a group is refused by its schema",
+    "groups.*.settings": "leaves out the kernel, too, whose headers no archive has for that of a lab node",
     "groups.*.hosts.*.ssh": SAME_CODE,
     "groups.*.hosts.*.ssh.[!u]*": SAME_CODE,
     "groups.*.ssh": SAME_CODE,

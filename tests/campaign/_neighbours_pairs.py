@@ -79,6 +79,23 @@ def _left_out(full: Document, key: str) -> Iterator[Pair]:
             yield Pair(place.path, LEFT_OUT, document)
 
 
+def merged(full: Document, one: Document, other: Document) -> Document | None:
+    """Return the full fleet with the differences of two others, or None if both change the same place."""
+    result = {}
+    for key in {**full, **one, **other}:
+        before, first, second = (each.get(key, GONE) for each in (full, one, other))
+        value = second if first == before else first
+        if before not in (first, second):
+            if not all(isinstance(each, dict) for each in (before, first, second)):
+                return None
+            value = merged(before, first, second)
+            if value is None:
+                return None
+        if value is not GONE:
+            result[key] = value
+    return result
+
+
 UNSTATED, LEFT_OUT = "not stated", "left out"
 
 

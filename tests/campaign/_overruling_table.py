@@ -47,6 +47,8 @@ TAIL = """
   judged as the next boot reads them.
 - Conditions of a package's own unit that ask about anything but files in /etc, such as a loaded driver: they
   concern the present state.
+- Other commands of a site's drop-in that can prevent a start, such as ExecCondition: only a start shows their
+  result. Any drop-in of gpuprov's own units is reported.
 - What a site sets beyond the locked values in `daemon.json` and the configuration of containerd and Podman.
 - The order of actions in PAM's stacks: each line of pam_env counts. Without pam_limits a session has the
   limits of its service, which are checked.

@@ -1,11 +1,13 @@
 """Brings a node from a full fleet to every neighbouring one and back: each way must end in sync.
 
-    scripts/campaign neighbours [--only TEXT]...
+    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S] [--skip N]
 
 A neighbour differs in one key of fleet.yml: added, removed or changed; the keys are those of the schema. Only
 `gpuprov lock` and `gpuprov apply` are used. A result is `in sync`, a refusal by `lock` or `plan` that names a
 way out, or a dead end: anything else, such as an apply that fails. After a dead end the node is made again
-from an image. An interrupt ends the campaign. Exit 1 if there is a dead end.
+from an image. With `--together`, N neighbours that are not refused are one fleet, which takes less time;
+if it is not in sync after one apply there and one back, each of them is tried alone. `--seed` is the order of
+the pairs. An interrupt ends the campaign. Exit 1 if there is a dead end.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 from gpuprov.apply.context import Options
 from gpuprov.apply.proposal import Proposal, propose
@@ -32,7 +35,7 @@ from gpuprov.report.text import plan_lines
 from gpuprov_lab.images import drop_image, saved_images
 from gpuprov_lab.mirror.serve import MirrorServer, served
 from tests.campaign._neighbours_keys import ADMIN, Site
-from tests.campaign._neighbours_pairs import Document, Pair, pairs
+from tests.campaign._neighbours_pairs import Document, Pair, merged, pairs
 from tests.campaign._roles_fleet import SETTINGS, SETTLED, SWITCHED, Fleet, bring_up, new_node
 from tests.lab.command_line import gpuprov
 
@@ -40,6 +43,7 @@ SYSTEM = "debian12"
 FLEET, CANNOT = "fleet.yml", "cannot fix"
 """The file that a way out names, and words of a plan about differences that no role corrects."""
 IN_SYNC, DEAD_END, UNTRIED = "in sync", "DEAD END", "-"
+TOGETHER = "in sync, with others"
 APPLY = ("apply", "--yes", "--reboot", "--allow-downgrade", "--no-verify", "-o", "json")
 MESSAGE_MAX = 700
 WITH_ADMIN = (
@@ -125,6 +129,11 @@ class Road:
 
     def go(self, document: Document) -> Result:
         """Bring the node to a fleet by `lock`, `plan` and `apply`."""
+        lock = self.planned(document)
+        return lock if isinstance(lock, Result) else self._applied(lock)
+
+    def planned(self, document: Document) -> Lock | Result:
+        """Return the lock of a fleet, or the refusal by `lock` or `plan`."""
         lock = self.place(document)
         if isinstance(lock, GpuprovError):
             return _refused("lock", str(lock), way=bool(lock.do or lock.expected))
@@ -137,7 +146,7 @@ class Road:
         if any(plan.beyond for plan in planned.plans):
             cannot = [line for line in plan_lines(planned.plans) if CANNOT in line]
             return _refused("plan", "; ".join(cannot), way=any(FLEET in line for line in cannot))
-        return self._applied(lock)
+        return lock
 
     def _applied(self, lock: Lock) -> Result:
         """Apply a lock, twice if once does not bring the node in sync."""
@@ -164,12 +173,25 @@ class Road:
 
     def both_ways(self, pair: Pair) -> tuple[Result, Result]:
         """Go to a neighbour and back; make the node again if it is not where it was."""
-        full = self.full()
-        there = self.go(pair.document)
+        full, lock = self.full(), self.planned(pair.document)
+        if isinstance(lock, Result):  # the node is where it was
+            self.place(full)
+            return lock, Result(UNTRIED)
+        there = self._applied(lock)
         back = self.go(full) if there.moved else Result(UNTRIED)
         if not (back.moved or (not there.moved and self.go(full).moved)):
             self._make_again()
         return there, back
+
+    def together(self, some: Sequence[Pair]) -> list[tuple[Result, Result]]:
+        """Go to all neighbours at once and back; to each alone if that does not succeed at once."""
+        document = self.full()
+        for pair in some:
+            document = merged(self.full(), document, pair.document) or document
+        there, back = self.both_ways(Pair("", "", document))
+        if len(some) > 1 and there.word == back.word == IN_SYNC:
+            return [(Result(TOGETHER), Result(TOGETHER))] * len(some)
+        return [(there, back)] if len(some) == 1 else [self.both_ways(pair) for pair in some]
 
     def _make_again(self) -> None:
         """Replace the node by a new one from the image."""
@@ -199,19 +221,48 @@ def table(results: Iterable[tuple[Pair, Result, Result]]) -> Iterator[str]:
         yield f"{there.word:<28}  {back.word:<28}  {pair}"
 
 
-def _tried(road: Road, only: list[str], results: list[tuple[Pair, Result, Result]]) -> None:
-    """Try the chosen pairs, and print and add the result of each."""
+def _tried(road: Road, chosen: list[int], at_once: int, results: list[tuple[Pair, Result, Result]]) -> None:
+    """Try the pairs with these numbers; print and add the result of each."""
+    waiting = list(chosen)
+    while waiting:
+        # Their values are made again: a node that replaced another may have another address.
+        every = list(pairs(road.full(), road.site()))
+        some, document = list[int](), road.full()
+        for at in list(waiting):
+            both = merged(road.full(), document, every[at].document)
+            if len(some) == at_once or both is None:
+                continue
+            waiting.remove(at)
+            lock = road.planned(every[at].document) if at_once > 1 else None
+            if isinstance(lock, Result):
+                _noted(results, every[at], lock, Result(UNTRIED))
+            else:
+                some.append(at)
+                document = both
+        road.place(road.full())
+        if not some:
+            continue
+        for at, (there, back) in zip(some, road.together([every[at] for at in some]), strict=True):
+            _noted(results, every[at], there, back)
+        print(f"{len(results)} of {len(chosen)}", flush=True)
+
+
+def _chosen(road: Road, only: list[str], seed: int | None) -> list[int]:
+    """Return the numbers of the pairs with one of the texts, of all without texts, in the order of a seed."""
     every = [str(pair) for pair in pairs(road.full(), road.site())]
     chosen = [at for at, name in enumerate(every) if not only or any(text in name for text in only)]
-    for number, at in enumerate(chosen, start=1):
-        # Their values are made again: a node that replaced another may have another address.
-        pair = list(pairs(road.full(), road.site()))[at]
-        there, back = road.both_ways(pair)
-        results.append((pair, there, back))
-        print(f"{number} of {len(chosen)}  {pair}: {there.word}, back {back.word}", flush=True)
-        for each in (there, back):
-            if each.message:
-                print(f"      {each.message}", flush=True)
+    if seed is not None:
+        Random(seed).shuffle(chosen)  # noqa: S311 - dice, not secrets
+    return chosen
+
+
+def _noted(results: list[tuple[Pair, Result, Result]], pair: Pair, there: Result, back: Result) -> None:
+    """Print and add the result of a pair."""
+    results.append((pair, there, back))
+    print(f"{pair}: {there.word}, back {back.word}", flush=True)
+    for each in (there, back):
+        if each.message:
+            print(f"      {each.message}", flush=True)
 
 
 def main() -> int:
@@ -222,6 +273,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", default=[], help="pairs with this text; repeatable")
+    parser.add_argument("--together", type=int, default=1, help="neighbours in one fleet")
+    parser.add_argument("--seed", type=int, help="of a random order; without it, as in the schema")
+    parser.add_argument("--skip", type=int, default=0, help="pairs at the begin of the order")
     stated = parser.parse_args()
     began, results = time.monotonic(), list[tuple[Pair, Result, Result]]()
     with ExitStack() as stack:
@@ -234,7 +288,7 @@ def main() -> int:
         road.begin()
         print(f"{time.monotonic() - began:.0f} s: the node is provisioned", flush=True)
         with suppress(KeyboardInterrupt):
-            _tried(road, stated.only, results)
+            _tried(road, _chosen(road, stated.only, stated.seed)[stated.skip :], stated.together, results)
     print("\n".join(table(results)))
     counts = Counter(each.word for _, *ways in results for each in ways)
     print(", ".join(f"{count} {word}" for word, count in counts.items()))

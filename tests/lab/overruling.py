@@ -13,7 +13,17 @@ from dataclasses import dataclass, field
 
 from gpuprov.roles import OVERRULED
 from gpuprov.roles.nvidia_driver import GUARD
-from gpuprov.roles.overruling import BY_HAND, COMMAND, CONDITION, DROP_IN, OTHER_FILE, OTHER_PROGRAM, OWN_FILE
+from gpuprov.roles.overruling import (
+    BY_HAND,
+    COMMAND,
+    CONDITION,
+    DROP_IN,
+    NOT_APPLIED,
+    NOT_BY_SYSTEMD,
+    OTHER_FILE,
+    OTHER_PROGRAM,
+    OWN_FILE,
+)
 from tests.lab.command_line import gpuprov
 from tests.lab.mutations import Outcome, Witnesses
 
@@ -28,6 +38,7 @@ SECOND, AUTH = "/srv/sshd_config", "/etc/pam.d/common-auth"
 ANOTHER_CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINNcbN6HOm2KuU8Iems/ChAqe+JJQ56+Q2AXgXqV0/wg other"
 SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
 RELOAD = "systemctl daemon-reload"
+SYSCTL = "systemd-sysctl.service"
 FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
 """A guarded role that refuses reverts its change; drift reports this until the next change is kept."""
 AFRESH = "systemctl daemon-reexec"
@@ -282,6 +293,16 @@ WAYS = (
         "a later file of sysctl.d",
         **_line("/etc/sysctl.d/99-zz-site.conf", "net.ipv4.tcp_keepalive_time = 60"),
     ),
+    Way("tuning.sysctl_at_boot", NOT_APPLIED, **_unit(SYSCTL, "[Unit]\\nConditionPathExists=/none")),
+    Way(
+        "tuning.sysctl_at_boot",
+        NOT_APPLIED,
+        f"ln -s /dev/null /etc/systemd/system/{SYSCTL}; {RELOAD}",
+        f"/etc/systemd/system/{SYSCTL}",
+        f"rm /etc/systemd/system/{SYSCTL}; {RELOAD}",
+    ),
+    Way("tuning.sysctl_at_boot", NOT_BY_SYSTEMD, **_unit(SYSCTL)),
+    Way("tuning.sysctl_at_boot", NOT_BY_SYSTEMD, **_instead(SYSCTL)),
     Way("tuning.environment", "a variable in profile.d", **_line(LATER, "export OMP_NUM_THREADS=1")),
     Way("tuning.environment", "a variable in environment.d", **_line(USERS, "OMP_NUM_THREADS=1")),
     Way("tuning.debugging", "a variable in a login file", "echo CUDA_LAUNCH_BLOCKING=1 >>/etc/environment"),
@@ -397,6 +418,7 @@ WAYS = (
         "rm /etc/ssh/sshd_not_to_be_run",
         alone=True,
     ),
+    Way("ssh.at_boot", OTHER_PROGRAM, **_unit("ssh.service"), alone=True),
     Way("ssh.loaded", "a file that sshd has not read since it changed", "touch /etc/ssh/sshd_config"),
     Way(
         "ssh.files",
@@ -491,6 +513,8 @@ ELSEWHERE = {
         "the host of a guest, which sets the mode of its GPU",
     ): "tests/unit/locking/test_guests.py",
     ("gpudirect.at_boot", "a blacklist in modprobe.d"): "tests/lab/test_gpudirect.py",
+    ("gpudirect.at_boot", NOT_APPLIED): "tests/unit/verify/test_same_words.py",
+    ("gpudirect.at_boot", NOT_BY_SYSTEMD): "tests/unit/verify/test_same_words.py",
     ("storage.client_options", "a later file of modprobe.d"): "tests/lab/test_gpudirect.py",
     ("imex.unit", BY_HAND): "tests/lab/test_imex.py",
     ("imex.unit", OTHER_FILE): "tests/unit/verify/test_same_words.py",
@@ -573,6 +597,8 @@ ELSEWHERE = {
         "scratch.read_ahead_at_boot",
         "a later udev rule for the file system",
     ): "tests/unit/drift/test_overruled.py",
+    ("scratch.read_ahead_at_boot", NOT_APPLIED): "tests/unit/verify/test_same_words.py",
+    ("scratch.read_ahead_at_boot", NOT_BY_SYSTEMD): "tests/unit/verify/test_same_words.py",
     ("storage.clients", "apt by hand: these packages are not held"): "tests/lab/test_storage.py",
     ("monitoring.textfile", "a manual edit"): "scripts/campaign roles",
     ("monitoring.exporter", BY_HAND): "scripts/campaign roles",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bench import apply, drift, gate, scale, targets
+from tests.bench import apply, drift, gate, scale, targets, verify
 from tests.bench._bars import Bar, verdict
 
 
@@ -46,6 +46,7 @@ def test_apply_fails_above_its_bar(ours: list[float], code: int) -> None:
         (drift.slow_ratios, (1.0, 8.0, 20.0), [(1.0, 7.9, 20.0), (1.0, 8.0, 19.0)]),
         (lambda *medians: [gate.ratio(*medians)], (1.0, 2.0), [(1.0, 2.1)]),
         (lambda *walls: [scale.ratio("drift", *walls)], (1.1, 1.0), [(1.2, 1.0)]),
+        (lambda ours, theirs: [verify.ratio([9, ours, 1], [theirs])], (2.6, 2.0), [(2.7, 2.0)]),
     ],
 )
 def test_each_ratio_is_held_to_the_limit_that_is_printed(

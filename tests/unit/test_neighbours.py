@@ -9,7 +9,7 @@ import pytest
 from gpuprov.model.fleet import Fleet
 from tests.campaign import _neighbours_keys as keys
 from tests.campaign._neighbours_keys import CHANGED, REASONS, Site, covers, forgotten, reason, schema_keys
-from tests.campaign._neighbours_pairs import LEFT_OUT, pairs
+from tests.campaign._neighbours_pairs import LEFT_OUT, merged, pairs
 from tests.campaign._roles_fleet import SETTINGS
 
 SITE = Site("gpu01", "10.0.0.1", "https://moved.example/{}".format, "/srv/key", "/srv/id", "/srv/hosts")
@@ -81,3 +81,12 @@ def test_neighbours_are_fleets_unless_a_needed_key_is_left_out() -> None:
     for pair in pairs(FULL, SITE):
         if pair.change != LEFT_OUT:
             Fleet.model_validate(pair.document)
+
+
+def test_neighbours_with_different_keys_are_one_fleet() -> None:
+    full: dict[str, Any] = {"a": {"b": 1, "c": [1], "d": 4}, "e": 5}
+    one, other = {"a": {"b": 2, "c": [1], "d": 4}, "e": 5}, {"a": {"b": 1, "c": [2]}, "e": 5, "f": 6}
+    assert merged(full, one, other) == {"a": {"b": 2, "c": [2]}, "e": 5, "f": 6}
+    assert merged(full, one, full) == one
+    assert merged(full, one, {"a": {"b": 3, "c": [1], "d": 4}, "e": 5}) is None
+    assert merged(full, one, {"e": 5}) is None

@@ -8,11 +8,11 @@ from typing import Any
 from gpuprov.access.pam import KINDS, Rule, admitting
 from gpuprov.access.shipped import SYNONYMS, compared, with_whom
 from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import hindered
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.sshd import ALIASES, SshdAnswer
 from gpuprov.roles import Expectation
-from gpuprov.roles.overruling import UNMET
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 
@@ -134,7 +134,7 @@ def _at_boot(facts: Facts, expectation: Expectation) -> Any:
     """Return `enabled` if one of sshd's units starts at boot, otherwise the states of all."""
     there = {name: unit for name in SSHD_UNITS if (unit := facts.units.get(name)) and unit.exists}
     states = {
-        name: UNMET if unit.enabled and unit.unmet else unit.file_state or "disabled"
+        name: (unit.enabled and hindered(unit)) or unit.file_state or "disabled"
         for name, unit in there.items()
     }
     if "enabled" in states.values():
@@ -144,8 +144,10 @@ def _at_boot(facts: Facts, expectation: Expectation) -> Any:
 
 @names_who("ssh.at_boot")
 def _kept_from_boot(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield the places of conditions that keep sshd's units from starting."""
-    yield from (facts.units[name].unmet for name in SSHD_UNITS if name in facts.units)
+    """Yield the places of another program, and of conditions that keep sshd's units from starting."""
+    for unit in filter(None, map(facts.units.get, SSHD_UNITS)):
+        yield unit.commanded_by if unit.other_program else None
+        yield unit.unmet
 
 
 @observes("ssh.undone", "undone")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import not_applied, not_applied_by
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
@@ -43,15 +44,21 @@ def _read_ahead(facts: Facts, expectation: Expectation) -> Any:
     return {mount: facts.scratch[mount]["read_ahead_kib"] for mount in expectation.expected}
 
 
-@observes("scratch.read_ahead_at_boot", "scratch")
+@observes("scratch.read_ahead_at_boot", "scratch", "units")
 def _read_ahead_at_boot(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected mount point → read-ahead that a rule of udev sets for its file system, or None."""
-    return {mount: facts.scratch[mount]["rule"][0] for mount in expectation.expected}
+    """Return expected mount point → read-ahead that a rule of udev sets for its file system, or None; or why
+    udev does not start.
+    """
+    values = {mount: facts.scratch[mount]["rule"][0] for mount in expectation.expected}
+    return not_applied(facts, expectation) or values
 
 
 @names_who("scratch.read_ahead_at_boot")
 def _rules(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield for each mount point the line of udev's rules that sets its read-ahead, or None."""
+    """Yield the places that keep udev from starting, then for each mount point the line of its rules that
+    sets the read-ahead, or None.
+    """
+    yield from not_applied_by(facts, expectation)
     for mount in expectation.expected:
         yield facts.scratch[mount]["rule"][1]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.drift.observations.units import not_applied, not_applied_by
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.limits import PamLimit, ResourceLimits
 from gpuprov.roles import Expectation
@@ -65,16 +66,20 @@ def _sysctl(facts: Facts, expectation: Expectation) -> Any:
     return {name: facts.sysctls.get(name) for name in expectation.expected}
 
 
-@observes("tuning.sysctl_at_boot", "boot_sysctls")
+@observes("tuning.sysctl_at_boot", "boot_sysctls", "units")
 def _sysctl_at_boot(facts: Facts, expectation: Expectation) -> Any:
-    """Return expected kernel parameter → the value that the next boot sets, None if no file sets it."""
-    result = facts.boot_sysctls
-    return {name: result[name].value or None if name in result else None for name in expectation.expected}
+    """Return expected kernel parameter → the value that the next boot sets, None if no file sets it; or why
+    systemd sets none.
+    """
+    found = facts.boot_sysctls
+    values = {name: found[name].value or None if name in found else None for name in expectation.expected}
+    return not_applied(facts, expectation) or values
 
 
 @names_who("tuning.sysctl_at_boot")
 def _sysctl_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
-    """Yield for each parameter the place that sets its value at boot, or None."""
+    """Yield the places that keep systemd from it, then that of each parameter's value at boot, or None."""
+    yield from not_applied_by(facts, expectation)
     for name in expectation.expected:
         yield facts.boot_sysctls[name].place if name in facts.boot_sysctls else None
 

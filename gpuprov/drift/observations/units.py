@@ -10,10 +10,11 @@ from gpuprov.probe.parse.units import Unit
 from gpuprov.roles import UNITS, Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE
 from gpuprov.roles.firewall import BESIDE
-from gpuprov.roles.overruling import UNMET
+from gpuprov.roles.overruling import APPLIED_BY, UNMET
 from gpuprov.roles.ssh_hardening import SSHD_UNITS
 
 FURTHER: Mapping[str, tuple[str, ...]] = {
+    **APPLIED_BY,
     "ssh.at_boot": SSHD_UNITS,
     "container_toolkit.cdi": (CDI_SERVICE,),
     "firewall.unit": BESIDE,
@@ -118,20 +119,40 @@ def enabled(facts: Facts, unit: str) -> str:
     return f"enabled, but {known.active_state}"
 
 
-def at_boot(facts: Facts, unit: str) -> str:
+def not_applied(facts: Facts, expectation: Expectation) -> str | None:
+    """Return `UNIT is STATE` of a unit in `APPLIED_BY` that does not apply a check's settings at boot, or
+    None.
+    """
+    states = ((unit, at_boot(facts, unit, static=True)) for unit in APPLIED_BY[expectation.check])
+    return next((f"{unit} is {state}" for unit, state in states if state != "enabled"), None)
+
+
+def not_applied_by(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield what `in_place_of` does, of the units in `APPLIED_BY` of a check."""
+    for unit in APPLIED_BY[expectation.check]:
+        yield from in_place_of(facts, unit)
+
+
+def at_boot(facts: Facts, unit: str, *, static: bool = False) -> str:
     """Return `enabled` if a unit starts at boot, from the unit file of its package or of gpuprov.
 
     If another file replaces the unit's own, `enabled, by another unit file`; if one lets it start another
     program, `enabled, with another command`; if conditions keep it from starting, `UNMET`. Otherwise
     `disabled`, another state in systemd's terms such as `masked`, or `not installed`.
+
+    Args:
+        static: whether a unit that cannot be enabled starts, as those of systemd do.
     """
     known = facts.units.get(unit)
     if known is None or not known.exists:
         return "not installed"
-    if not known.enabled:
+    if not (known.enabled or (static and known.file_state == "static")):
         return known.file_state or "disabled"
-    if known.replaced_by:
-        return "enabled, by another unit file"
-    if known.other_program:
+    return "enabled, by another unit file" if known.replaced_by else hindered(known) or "enabled"
+
+
+def hindered(unit: Unit) -> str:
+    """Return the state of an enabled unit that starts another program, or nothing; empty without a fault."""
+    if unit.other_program:
         return "enabled, with another command"
-    return UNMET if known.unmet else "enabled"
+    return UNMET if unit.unmet else ""

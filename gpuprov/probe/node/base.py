@@ -230,11 +230,6 @@ def dropped_in(folder: str, suffix: str = ".conf") -> "list[str]":
     return [paths[name] for name in sorted(paths)]
 
 
-def is_masked(unit: str) -> bool:
-    """Return whether a unit is masked, also if systemd has not read that yet."""
-    return any(os.path.realpath(f"{root}/systemd/system/{unit}") == os.devnull for root in FOLDERS)
-
-
 def lines_of(path: str) -> "Iterator[Place]":
     """Yield `path:number` and stripped text of the lines that are neither empty nor comments (`#`, `;`).
 

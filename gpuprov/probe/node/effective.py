@@ -16,7 +16,6 @@ from gpuprov.probe.node.base import (
     collector,
     dropped_in,
     find_program,
-    is_masked,
     lines_of,
     names_in,
     run_anyway,
@@ -209,11 +208,9 @@ def boot_sysctls(parameters: "Values") -> "Any":
     """Return [place, name, value] of each line that sets a requested sysctl at boot; the last one counts.
 
     Blanks in a value are single ones; it is "" for a line such as `-kernel.panic`, after which the boot does
-    not set the sysctl. Empty if the unit that sets them is masked.
+    not set the sysctl.
     """
     rows = []  # type: list[list[str]]
-    if is_masked("systemd-sysctl.service"):
-        return rows
     for path in dropped_in("sysctl.d"):
         for place, line in lines_of(path):
             name, equals, value = line.lstrip("-").partition("=")

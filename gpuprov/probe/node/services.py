@@ -84,11 +84,12 @@ def _unmet(path: str) -> "str | None":
     """Return the place of the first condition in a unit's file if systemd finds that the conditions fail;
     else None.
 
-    Those of a package that ask about the present state, such as a loaded driver, do not count.
+    Those of a package that ask about the present state, such as a loaded driver, do not count, nor those of
+    which one has to hold.
     """
     found = [row for row in lines_of(path) if re.match("Condition|Assert", row[1])]
     if not path.startswith(OF_SITE):
-        found = [row for row in found if "/etc/" in row[1]]
+        found = [row for row in found if "/etc/" in row[1] and not re.search(r"=\s*\|", row[1])]
     said = run_anyway("systemd-analyze", "condition", *(row[1] for row in found))[2] if found else ""
     return found[0][0] if re.search(r"(?m)^\w+ failed", said) else None
 

@@ -251,13 +251,16 @@ def _samples(keyword: str, criteria: str) -> "list[str]":
 
 
 def _unread(pid: str, first: "tuple[str, list[Any], str]") -> "list[str]":
-    """Return configuration files and folders that changed after a listener has read them.
+    """Return configuration files and folders that changed after a listener has read them; empty if it has
+    ended.
 
     sshd writes its own number to a file when it starts and after each reload; without that file, wait for a
     reload to end.
     """
     text, _, trace = first
     begun = _started(pid)
+    if not begun:  # that of a connection, which listened until it had a title
+        return []
     read_at = begun + SLACK_S
     own = (re.findall(r"(?m)^pidfile (/.*)$", text) or [""])[0]
     if own and not os.path.exists(own):

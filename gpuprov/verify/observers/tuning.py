@@ -158,10 +158,9 @@ class Tuning(Observed):
     def boot_sysctls(self) -> dict[str, str]:
         """Kernel parameters that the next boot sets by files of sysctl.d(5), by name with dots.
 
-        Empty without systemd-sysctl, or if its unit is masked.
+        Empty without systemd-sysctl.
         """
-        masked = self.run("systemctl is-enabled systemd-sysctl.service").stdout.startswith("masked")
-        return {} if masked else parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
+        return parse_sysctls(self.run(BOOT_SYSCTLS).stdout)
 
     def sysctls(self, names: Iterable[str]) -> dict[str, str | None]:
         """Return the kernel's current parameters, with single spaces; None for an unknown one."""

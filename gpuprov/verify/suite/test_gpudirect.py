@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.roles.gpudirect import FS_MODULE, PEERMEM_MODULE
 from gpuprov.untrusted import lines_of
+from gpuprov.verify.readings import not_applied
 
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
@@ -22,7 +23,9 @@ LOADED = "cut -d' ' -f1 /proc/modules"
 
 @pytest.mark.check("gpudirect.at_boot", f"{LISTED} | grep nvidia", OFF)
 def test_next_boot_loads_the_modules(host: Node, expected: list[str]) -> None:
-    """Check the modules of GPUDirect that modules-load.d names, without blacklisted ones."""
+    """Check the modules of GPUDirect that systemd loads by modules-load.d, without blacklisted ones."""
+    if expected:
+        assert not_applied(host, "gpudirect.at_boot") is None
     off = {_name(line.split()[1]) for line in lines_of(host.run(OFF).stdout) if len(line.split()) > 1}
     listed = [_name(line.strip()) for line in lines_of(host.run(LISTED).stdout)]
     ours = dict.fromkeys(name for name in listed if name in (PEERMEM_MODULE, FS_MODULE))

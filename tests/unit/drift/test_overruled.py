@@ -18,6 +18,7 @@ from gpuprov.probe.parse.loading import DryRun, Loading
 from gpuprov.probe.parse.modules import Modprobe
 from gpuprov.roles import Expectation
 from gpuprov.roles.manager import OWN_FILES
+from gpuprov.roles.overruling import APPLIED_BY
 from gpuprov.roles.repositories import IN_ANOTHER_FILE
 from tests import ROOT
 
@@ -33,6 +34,14 @@ DropInPaths=/etc/systemd/system/docker.service.d/site.conf
 ExecStart={{ path=/usr/sbin/dockerd ; argv[]=/usr/sbin/dockerd{} -H fd:// ; ignore_errors=no ; }}
 """
 DROP_IN = "/etc/systemd/system/docker.service.d/site.conf"
+OF_SYSTEMD = {
+    "text": "\n\n".join(
+        f"Id={unit}\nLoadState=loaded\nUnitFileState=static"
+        for units in APPLIED_BY.values()
+        for unit in units
+    )
+}
+"""Units that apply settings at boot, as systemd's package has them."""
 COMMANDS = {
     "/lib/systemd/system/docker.service": ["/lib/systemd/system/docker.service:9"],
     DROP_IN: [f"{DROP_IN}:3"],
@@ -189,11 +198,11 @@ def test_the_next_boot_takes_the_last_word_on_a_parameter() -> None:
         ["/etc/sysctl.d/90.conf:1", "vm.swappiness", "1"],
         ["/etc/sysctl.d/99.conf:1", "vm.swappiness", "60"],
     ]
-    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows)
+    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows, units=OF_SYSTEMD)
     assert found
     assert (found.actual, found.by) == ({"vm.swappiness": "60"}, ("/etc/sysctl.d/99.conf:1",))
     rows[1][2] = ""  # the line `-vm.swappiness`
-    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows)
+    found = seen("tuning.sysctl_at_boot", {"vm.swappiness": "1"}, boot_sysctls=rows, units=OF_SYSTEMD)
     assert found
     assert (found.actual, found.by) == ({"vm.swappiness": None}, ("/etc/sysctl.d/99.conf:1",))
 
@@ -252,7 +261,7 @@ def test_a_mount_unit_goes_before_fstab() -> None:
     row = {"filesystem": "ext4", "fstab": "UUID=1", "read_ahead_kib": None, "unit": unit}
     found = seen("scratch.at_boot", {"/scratch": "by UUID"}, scratch={"/scratch": row})
     rule = {"/scratch": {**row, "rule": [128, "/etc/udev/rules.d/99-site.rules:1"]}}
-    ahead = seen("scratch.read_ahead_at_boot", {"/scratch": 4096}, scratch=rule)
+    ahead = seen("scratch.read_ahead_at_boot", {"/scratch": 4096}, scratch=rule, units=OF_SYSTEMD)
     assert ahead
     assert (ahead.actual, ahead.by) == ({"/scratch": 128}, ("/etc/udev/rules.d/99-site.rules:1",))
     assert found

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuprov.cli.common.group import run
+from gpuprov.inventory.schemas import json_schema
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.inputs import changed_since
 from gpuprov.locking.validation import Problem, validate_files
-from gpuprov.model.documents import HOW_TO_BEGIN
+from gpuprov.model.documents import HOW_TO_BEGIN, MISSING
 from gpuprov.model.lock import write_lock
 from tests.unit.locking.fleets import Write
 
@@ -143,3 +144,12 @@ def test_a_lock_is_not_stale_by_a_fleet_with_mistakes(one_group: Write) -> None:
     write_lock(build_lock(path), path.with_name("fleet.lock.yml"))
     path.write_text(path.read_text().replace("13.0", "99.9"))
     assert [problem.kind for problem in validate_files(path).problems] == ["refused"]
+
+
+def test_a_missing_key_says_what_to_write(tmp_path: Path) -> None:
+    """Check that each required key of a fleet has an expectation, also that of a form with other keys."""
+    schema = json_schema("fleet")
+    required = {key for record in (schema, *schema["$defs"].values()) for key in record.get("required", ())}
+    assert required - MISSING.keys() == set()
+    [problem] = problems(tmp_path, GOOD + "repositories: {nvidia: {key: x.asc}}\n")
+    assert "https://" in problem.expected

@@ -240,14 +240,6 @@ def test_sources_of_others(
     assert sources(monkeypatch, tmp_path, text, [row]) == found
 
 
-def test_a_boot_whose_unit_is_masked_sets_no_parameter(root: Path) -> None:
-    (root / "etc/sysctl.d/a.conf").write_text("kernel.a = 1\n")
-    assert len(effective.boot_sysctls({"sysctls": ["kernel.a"]})) == 1
-    (root / "etc/systemd/system").mkdir()
-    (root / "etc/systemd/system/systemd-sysctl.service").symlink_to("/dev/null")
-    assert effective.boot_sysctls({"sysctls": ["kernel.a"]}) == []
-
-
 PAM = {
     "sshd": "auth required pam_env.so envfile={0}/credentials\n@include common\n"
     "session required pam_env.so # comment\nsession optional pam_env.so readenv=1 envfile={0}/locale\n",

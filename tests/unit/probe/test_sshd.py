@@ -138,13 +138,14 @@ def test_files_are_not_read_if_they_are_newer_than_the_number(
         f"debug2: load_server_config: filename {config}\ndebug2: x line 1: new include {tmp_path}/d/*.conf\n"
     )
     first: Any = (TEXT.format(pidfile, "no"), [], trace)
-    monkeypatch.setattr(sshd, "_started", lambda pid: 100.0)
+    monkeypatch.setattr(sshd, "_started", lambda pid: 0.0 if pid == "8" else 100.0)
     os.utime(config, (200, 200))
     os.utime(pidfile, (300, 300))
     assert sshd._unread(str(os.getpid()), first) == []
     os.utime(pidfile, (150, 150))
     assert sshd._unread(str(os.getpid()), first) == [str(config)]
     assert sshd._unread("1", first) == [str(config)]  # the file has the number of another process
+    assert sshd._unread("8", first) == []  # that of a connection, which has ended
     os.utime(config, (101, 101))
     assert sshd._unread("1", first) == []
 

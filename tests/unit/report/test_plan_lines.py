@@ -33,6 +33,15 @@ def test_a_plan_that_goes_forward_says_nothing_of_it() -> None:
         assert len(lines(there)) == 2
 
 
+def test_what_no_role_corrects_has_a_way_out() -> None:
+    count = Difference("gpu.count", 4, 8, "error", None, reboot=False)
+    plan = NodePlan("gpu1", (), reboot=False, because=(), beyond=(count,))
+    assert list(plan_lines([plan]))[-1] == (
+        "gpu1 apply cannot fix this: gpu.count expected 4, is 8;"
+        " see `gpuprov doctor`, or correct its group in fleet.yml"
+    )
+
+
 def test_the_last_line_counts_nodes_packages_and_reboots() -> None:
     wanted = {"libcuda1": "2", "nvidia-driver": "2", "nvidia-smi": "2"}
     there = {"libcuda1": "1", "nvidia-driver": None, "nvidia-smi": "2"}

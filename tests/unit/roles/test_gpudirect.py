@@ -12,11 +12,14 @@ from gpuprov.drift.observations import OBSERVERS
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.roles.gpudirect import expectations, modules, variables
+from gpuprov.roles.overruling import APPLIED_BY
+from gpuprov.verify.readings import ENABLED
 from gpuprov.verify.suite import test_gpudirect as checks
 from gpuprov.verify.suite import test_storage as storage_checks
 from tests.unit.roles.test_expectations import group
 
 LIST = "/etc/modules-load.d/gpuprov-gpudirect.conf"
+[LOADER] = APPLIED_BY["gpudirect.at_boot"]
 OPTIONS = {"sunrpc.tcp_slot_table_entries": "128", "lnet.networks": "o2ib0(ib0)"}
 
 
@@ -40,7 +43,15 @@ class State:
         rows += [[f"{LIST}:{n}", line] for n, line in enumerate(self.listed, 1)]
         proc = "\n".join(f"{name} 16384 0 - Live 0x0" for name in self.loaded)
         return Facts(
-            "node", "", 0, {"modprobe": rows, "modules": {"loaded": proc}, "system": {"cmdline": ""}}
+            "node",
+            "",
+            0,
+            {
+                "modprobe": rows,
+                "modules": {"loaded": proc},
+                "system": {"cmdline": ""},
+                "units": {"text": f"Id={LOADER}\nLoadState=loaded\nUnitFileState=static"},
+            },
         )
 
     def run(self, command: str, *words: str) -> Any:
@@ -53,9 +64,15 @@ class State:
             ]
         elif "modules-load.d" in command:
             lines = ["# " + LIST, *self.listed]
+        elif command.startswith(("SYSTEMCTL_SKIP_SYSV", "systemctl", "systemd-delta")):
+            lines = ["static"] if command == ENABLED else []
         else:
             lines = list(self.loaded)
-        return SimpleNamespace(stdout="\n".join(lines))
+        return SimpleNamespace(stdout="\n".join(lines), stderr="", failed=False)
+
+    def service(self, unit: str) -> Any:
+        """Return the unit that loads modules at boot."""
+        return SimpleNamespace(systemd_properties={"UnitFileState": "static"})
 
 
 def verified(state: State, expectation: Expectation) -> bool:

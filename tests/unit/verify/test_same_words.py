@@ -14,7 +14,14 @@ import pytest
 from testinfra.host import Host
 
 from gpuprov.drift.observations.registry import NAMERS, OBSERVERS
-from gpuprov.drift.observations.units import commanded_by, enabled, in_place_of, own_unit_state
+from gpuprov.drift.observations.units import (
+    commanded_by,
+    enabled,
+    in_place_of,
+    not_applied,
+    not_applied_by,
+    own_unit_state,
+)
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.node import services
@@ -24,7 +31,7 @@ from gpuprov.probe.parse.units import parse_units
 from gpuprov.roles import Expectation
 from gpuprov.roles.container_toolkit import CDI_SERVICE, CDI_UNIT
 from gpuprov.roles.gpu_settings import PERSISTENCE_UNIT
-from gpuprov.roles.overruling import UNMET
+from gpuprov.roles.overruling import APPLIED_BY, UNMET
 from gpuprov.verify import readings
 from gpuprov.verify.observers import dnf
 from gpuprov.verify.observers import sshd as observer_sshd
@@ -215,6 +222,7 @@ def test_a_drop_in_that_starts_another_program(command: str, word: str, tmp_path
         (DROP_IN, "ConditionOfNoSystemd=/none", "enabled"),
         (PACKAGES, "ConditionPathExists=/proc/driver/none/version", "enabled"),
         (PACKAGES, "ConditionPathExists=!/etc/hosts", UNMET),
+        (PACKAGES, "ConditionPathExists=|/etc/none\nConditionPathExists=|/usr", "enabled"),
     ],
 )
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
@@ -244,6 +252,68 @@ def test_conditions_that_keep_a_unit_from_starting(
     assert [*filter(None, in_place_of(found, "x.service"))] == [place] * (word == UNMET)
 
 
+ANOTHER = f"# {DROP_IN}\n[Service]\nExecStart=\nExecStart=/bin/true\n"
+NEVER = f"# {DROP_IN}\n[Unit]\nConditionPathExists=/none\n"
+
+
+@pytest.mark.parametrize("check", APPLIED_BY)
+@pytest.mark.parametrize(
+    ("state", "drop_in", "by", "word"),
+    [
+        ("static", "", "", ""),
+        ("enabled", "", "", ""),
+        ("masked", "", SITES, "masked"),
+        ("static", "", SITES, "enabled, by another unit file"),
+        ("static", ANOTHER, f"{DROP_IN}:4", OTHER),
+        ("static", NEVER, f"{DROP_IN}:3", UNMET),
+    ],
+    ids=["static", "enabled", "masked", "replaced", "another program", "conditions"],
+)
+def test_a_unit_of_systemd_that_applies_settings_at_boot(
+    check: str, state: str, drop_in: str, by: str, word: str
+) -> None:
+    """Check that both say which unit does not apply a check's settings, and that drift names the place."""
+    *others, name = APPLIED_BY[check]
+    program = "/usr/lib/systemd/x"
+    plain = {**ACTIVE, "UnitFileState": "static", "FragmentPath": PACKAGES, "ExecStart": _argv(program)}
+    changed = {**plain, "DropInPaths": DROP_IN} if drop_in else plain
+    changed |= {"ExecStart": _argv("/bin/true")} if drop_in == ANOTHER else {}
+    rows = [*({**plain, "Id": each} for each in others), {**changed, "Id": name}]
+    units = parse_units(
+        "\n\n".join("\n".join(map("=".join, row.items())) for row in rows),
+        {PACKAGES: [f"{PACKAGES}:9"], **({DROP_IN: [by]} if drop_in == ANOTHER else {})},
+        f"{name} {state} enabled\n",
+        {name: by} if by == SITES else {},
+        programs={PACKAGES: [program]},
+        unmet={DROP_IN: by} if drop_in == NEVER else {},
+    )
+    found, expectation = cast(Facts, SimpleNamespace(units=units)), Expectation(check, ["x"], "role")
+    said = f"{name} is {word}" if word else None
+    assert not_applied(found, expectation) == said
+    assert [*filter(None, not_applied_by(found, expectation))] == [by] * bool(by)
+
+    delta = f"[OVERRIDDEN] {SITES.replace('x.service', name)} → {PACKAGES}\n" if by == SITES else ""
+    text = f"# {PACKAGES}\n[Service]\nExecStart={program}\n"
+    answers = {unit: (host(plain, "static"), text) for unit in others}
+    answers[name] = (host(changed, state, delta), text + drop_in)
+
+    def run(asked: str, *words: str) -> Any:
+        """Answer for the unit in the words, else for the last one."""
+        node, files = answers.get(words[0] if words else name, answers[name])
+        if asked.startswith("systemctl cat"):
+            return SimpleNamespace(stdout=files)
+        failed = SimpleNamespace(stderr="Conditions failed.\n")
+        return failed if asked.startswith("systemd-analyze") else node.run(asked, *words)
+
+    node = cast(Any, SimpleNamespace(service=lambda unit: answers[unit][0].service(unit), run=run))
+    assert readings.not_applied(node, check) == said
+
+
+def _argv(command: str) -> str:
+    """Return ExecStart as systemctl prints it."""
+    return f"{{ path=/x ; argv[]={command} ; ignore_errors=no ; start_time=[n/a] }}"
+
+
 def test_an_sshd_that_is_not_to_be_run() -> None:
     """Check `ssh.at_boot` of a unit that is enabled, and whose conditions fail."""
     shown = {**ACTIVE, "Id": "ssh.service", "FragmentPath": "/lib/systemd/system/ssh.service"}
@@ -254,7 +324,7 @@ def test_an_sshd_that_is_not_to_be_run() -> None:
     found = cast(Facts, SimpleNamespace(units=units))
     expectation = Expectation("ssh.at_boot", "enabled", "ssh_hardening")
     assert OBSERVERS["ssh.at_boot"](found, expectation) == f"ssh.service is {UNMET}"
-    assert list(NAMERS["ssh.at_boot"](found, expectation)) == [place]
+    assert [*filter(None, NAMERS["ssh.at_boot"](found, expectation))] == [place]
     answers = {
         observer_sshd.UNITS: (0, "ssh.service enabled enabled\nssh.socket disabled enabled\n", ""),
         "systemctl cat ssh.service": (0, f"# {shown['FragmentPath']}\n[Unit]\n{line}\n", ""),

@@ -14,7 +14,6 @@ from gpuprov.drift.judge import judge
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.verify.observers.tuning import (
-    BOOT_SYSCTLS,
     SESSION,
     LoginSession,
     Tuning,
@@ -129,19 +128,6 @@ def test_kernel_parameters_of_a_boot_may_be_indented() -> None:
 
 def test_a_name_alone_takes_an_earlier_value_away() -> None:
     assert parse_sysctls("a.b = 1\n-a/b\nc.d = 1\n-c.d\nc.d = 2\n e.f\n") == {"c.d": "2"}
-
-
-@pytest.mark.parametrize(
-    ("state", "found"), [("static\n", {"a.b": "1"}), ("masked\n", {}), ("masked-runtime\n", {})]
-)
-def test_a_boot_whose_unit_is_masked_sets_no_parameter(state: str, found: dict[str, str]) -> None:
-    answers = {
-        BOOT_SYSCTLS: (0, "a.b = 1\n", ""),
-        "systemctl is-enabled systemd-sysctl.service": (0, state, ""),
-    }
-    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
-    host.backend.set_host(host)
-    assert Tuning.get_module(host).boot_sysctls == found
 
 
 @pytest.mark.parametrize(
