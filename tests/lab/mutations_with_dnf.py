@@ -79,6 +79,12 @@ def _of_package(do: str) -> dict[str, str]:
     return {"do": f"cp -p {PACKAGED} /root/kept; {do}", "place": PACKAGED, "undo": KEPT}
 
 
+def _of_unit(text: str) -> dict[str, str]:
+    """Return the values of a way that adds a drop-in to sshd's unit."""
+    do = f"mkdir -p {SSHD_UNIT.rpartition('/')[0]}; printf '{text}\\n' >{SSHD_UNIT}; {RELOAD}"
+    return {"do": do, "place": SSHD_UNIT, "undo": f"rm {SSHD_UNIT}; {RELOAD}"}
+
+
 def _sshd(path: str, text: str) -> dict[str, str]:
     """Return the values of a way that adds a file for sshd."""
     return {
@@ -144,12 +150,12 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "/etc/ssh/sshd_config.d/zz-keys.conf",
         "AuthorizedKeysCommand /usr/local/bin/keys\\nAuthorizedKeysCommandUser nobody",
     ),
-    "ssh.at_boot: /etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail": {
-        "do": f"mkdir -p {SSHD_UNIT.rpartition('/')[0]};"
-        f" printf '[Unit]\\nConditionPathExists=/none\\n' >{SSHD_UNIT}; {RELOAD}",
-        "place": SSHD_UNIT,
-        "undo": f"rm {SSHD_UNIT}; {RELOAD}",
-    },
+    "ssh.at_boot: /etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail": _of_unit(
+        "[Unit]\\nConditionPathExists=/none"
+    ),
+    "ssh.at_boot: a drop-in of the unit that starts another program": _of_unit(
+        "[Service]\\nExecStart=\\nExecStart=/bin/true"
+    ),
 }
 """Check and description of a way → its values on a node with dnf, where they differ."""
 NO_COUNTERPART = {
