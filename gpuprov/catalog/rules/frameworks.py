@@ -136,11 +136,11 @@ def _jax(catalog: Catalog, release: Version, build: str | None, extra: str) -> F
     Args:
         build: `cuda12`, `cuda12.cudnn89`, `cpu` or None.
     """
+    if build == "cpu":
+        return Framework("jax", release, build, None)
     rows: tuple[JaxBuild, ...] = catalog.tables["frameworks.jax_builds"]
     there = [row for row in rows if row.first <= release and (row.last is None or release <= row.last)]
     named = re.search(r"cuda([0-9]{2})", f"{build or ''} {extra}")
-    if build == "cpu":
-        return Framework("jax", release, build, None)
     if named:
         there = [row for row in there if row.cuda.major == int(named[1])]
     if not there:
@@ -184,8 +184,9 @@ def toolkit_fits(framework: Framework, toolkit: Version) -> bool:
         return True
     if framework.name == "jax":
         return toolkit.major == needed.major and toolkit.minor >= needed.minor
-    same = toolkit.major if needed.major >= FIRST_BY_MAJOR else toolkit.minor
-    return same == (needed.major if needed.major >= FIRST_BY_MAJOR else needed.minor)
+    if needed.major >= FIRST_BY_MAJOR:
+        return toolkit.major == needed.major
+    return toolkit.minor == needed.minor
 
 
 def build_exists(framework: Framework) -> bool | None:
