@@ -9,9 +9,10 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+import gpuprov_node
 import pytest
 
-from gpuprov.catalog import load
+from gpuprov.catalog import load, texts
 from gpuprov.catalog.loading import read_data
 from gpuprov.catalog.releases import OWN
 from gpuprov.catalog.texts import FIELDS, LONGEST, fill, fill_name
@@ -182,3 +183,7 @@ def test_a_row_of_a_site_that_is_no_device_is_refused(tmp_path: Path, row: Any) 
     (tmp_path / "devices.json").write_text(json.dumps({"devices": [{**stated, **row} if stated else row]}))
     with pytest.raises(InvalidInput, match=r"devices"):
         read_data(OWN, tmp_path)
+
+
+def test_the_controller_and_nodes_have_one_form_of_a_package_name() -> None:
+    assert texts._PLAIN.pattern == gpuprov_node.NAME
