@@ -116,7 +116,7 @@ def _check_nameable(catalog: Catalog, name: str, said: str) -> None:
     if match and (match["vendor"] or match["smi"]):
         raise InvalidInput(
             f"no list of devices in this catalog ({catalog.as_of}) has GPU {name!r}: it is newer, or older "
-            "than Kepler",
+            "than Fermi",
             expected="a model, product name or PCI id of `gpuprov catalog gpus`",
             do="gpuprov catalog update; or state the board and its source in a folder of catalog_dirs",
         )

@@ -33,6 +33,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "branches": (r.Branch, "branch"),
         "known_issues": (r.KnownIssue, "id"),
         "release_dates": (r.DriverDates, "branch"),
+        "module_dates": (r.ModuleDates, "component"),
         "kernel_dates": (r.KernelDate, "first"),
     },
     "cudnn": {
@@ -79,8 +80,9 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
     "instances": {"instances": (r.InstanceType, "id")},
     "doubts": {"doubts": (r.Doubt, "id")},
     "bulletins": {"bulletins": (r.Bulletin, "id")},
+    "limits": {"limits": (r.Limit, "id")},
 }
-LATER = ("bulletins",)
+LATER = ("bulletins", "limits")
 """Files that older releases of the catalog lack: their sections are then empty."""
 DEVICES = "devices"
 """The file whose rows become records on demand."""

@@ -13,11 +13,13 @@ from gpuprov.catalog.records.hardware import (
     KernelDate,
     KernelSeries,
     KnownIssue,
+    ModuleDates,
     Segment,
     Source,
     Sources,
 )
 from gpuprov.catalog.records.instances import InstanceType, Ports
+from gpuprov.catalog.records.limits import Limit, Span
 from gpuprov.catalog.records.security import (
     OF_A_BRANCH,
     AffectedRange,
@@ -103,7 +105,9 @@ __all__ = [
     "KernelDate",
     "KernelSeries",
     "KnownIssue",
+    "Limit",
     "MinorCompat",
+    "ModuleDates",
     "Nccl",
     "NcclFailure",
     "PackageRule",
@@ -115,6 +119,7 @@ __all__ = [
     "Severity",
     "Source",
     "Sources",
+    "Span",
     "StorageClient",
     "System",
     "TensorflowTested",

@@ -160,6 +160,15 @@ class DriverDates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleDates:
+    """Days at which releases of another module that is compiled on the node were published at the latest."""
+
+    component: Literal["gds", "doca_ofed"]
+    released: dict[Version, str]
+    source: Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDate:
     """The day, in ISO format, before which no kernel from a version on was published."""
 

@@ -70,6 +70,8 @@ class System:
     gcc: Version | None = None
     """Its own gcc."""
     glibc: Version | None = None
+    python: Version | None = None
+    """Its own Python."""
     kernel_compiler: KernelCompiler | None = None
     doca_first: Version | None = None
     """First DOCA-Host release that supports the system."""

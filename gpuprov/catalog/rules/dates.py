@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from gpuprov.catalog.catalog import Catalog
-from gpuprov.catalog.records import KernelDate
+from gpuprov.catalog.records import KernelDate, ModuleDates, System
 from gpuprov.catalog.rules.issues import kernel_version
 from gpuprov.catalog.version import Version
 
@@ -53,6 +53,20 @@ def kernel_day(catalog: Catalog, uname: str) -> KernelDate | None:
     return max(before, key=lambda row: row.first, default=None)
 
 
+def system_day(catalog: Catalog, system: System) -> KernelDate | None:
+    """Return the dated series of the kernel with which a system came; of RHEL, its first minor release.
+
+    All its later kernels are of that day or later. None if the kernel or its day is not known.
+    """
+    if system.kernel is None:
+        return None
+    rows: tuple[KernelDate, ...] = catalog.tables["drivers.kernel_dates"]
+    of_rhel = [row for row in rows if len(row.first.parts) > UPSTREAM and row.first.within(system.kernel)]
+    if system.family == "rhel" and of_rhel:
+        return min(of_rhel, key=lambda row: row.first)
+    return kernel_day(catalog, str(system.kernel))
+
+
 def driver_day(catalog: Catalog, driver: Version) -> Day | None:
     """Return the day of a driver's release; of an undated one, a day on which it was already published.
 
@@ -70,6 +84,20 @@ def driver_day(catalog: Catalog, driver: Version) -> Day | None:
     if near:
         return Day(later[min(near)], False, record.source)
     return Day(max(later.values()), False, record.source) if later else None
+
+
+def module_day(catalog: Catalog, component: str, release: Version) -> Day | None:
+    """Return the day at which a release of a module was published at the latest; None if it is not known.
+
+    Of an undated one, the day of the next release with the same two numbers: others can be updates of an
+    older branch.
+    """
+    rows: tuple[ModuleDates, ...] = catalog.tables["drivers.module_dates"]
+    for record in (row for row in rows if row.component == component):
+        near = (each for each in record.released if each >= release and each.within(release.minor))
+        if (found := min(near, default=None)) is not None:
+            return Day(record.released[found], False, record.source)
+    return None
 
 
 def younger(catalog: Catalog, driver: Version, day: str) -> list[Version]:

@@ -18,6 +18,7 @@ from gpuprov.locking.resolve.checks import (
     frameworks,
     gpus,
     libraries,
+    limits,
     rdma,
     security,
     storage,
@@ -37,6 +38,7 @@ CHECKS = (
     *fabric.CHECKS,
     *rdma.CHECKS,
     *storage.CHECKS,
+    *limits.CHECKS,
     *security.CHECKS,
     *doubts.CHECKS,
 )

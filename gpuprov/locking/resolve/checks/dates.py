@@ -1,10 +1,12 @@
-"""Check of a driver against a kernel that was published after it."""
+"""Checks of drivers and other modules against a kernel that was published after them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gpuprov.catalog import Version
 from gpuprov.catalog.records import KernelDate
-from gpuprov.catalog.rules import dates, issues
+from gpuprov.catalog.rules import dates, issues, storage
 from gpuprov.locking.resolve.case import Case, Draft
 from gpuprov.locking.resolve.checks.findings import Findings, warning
 from gpuprov.locking.resolve.checks.system import host_of
@@ -61,4 +63,48 @@ def _instead(case: Case, draft: Draft, kernel: KernelDate, version: Version) -> 
     return "its branch has no later release: take a newer branch, or an older kernel"
 
 
-CHECKS = (kernel_after_driver,)
+def kernel_after_module(case: Case, draft: Draft) -> Findings:
+    """Warn of nvidia-fs and DOCA-OFED that were published before the stated kernel, else the system's own.
+
+    Nothing if a report states the result of the build, and for a release without a day.
+    """
+    kernel, named = _kernel(case)
+    if kernel is None:
+        return
+    version = issues.kernel_version(case.request.kernel or "")
+    for component, release, what in _modules(case):
+        module = dates.module_day(case.catalog, component, release)
+        known = component == "gds" and version is not None and _reported(case, release, version)
+        if module is not None and module.day < kernel.released and not known:
+            text = (
+                f"{what} {release} is of {module}, {kernel.title} of {kernel.released}: its vendor cannot "
+                f"have built it against {named}; take a newer release, or an older kernel"
+            )
+            rule = f"{component.partition('_')[0]}-kernel"
+            yield warning(case, rule, text, *module.source, *kernel.source)
+
+
+def _kernel(case: Case) -> tuple[KernelDate | None, str]:
+    """Return the day of the stated kernel, else of the one with which the system came, and its name."""
+    if case.request.kernel is not None:
+        return dates.kernel_day(case.catalog, case.request.kernel), f"kernel {case.request.kernel}"
+    if case.system is None:
+        return None, ""
+    return dates.system_day(case.catalog, case.system), f"the kernels of {case.system.title}"
+
+
+def _modules(case: Case) -> Iterator[tuple[str, Version, str]]:
+    """Yield component, stated release and title of each other module that is compiled on the node."""
+    if case.gds and case.gds_release:
+        yield "gds", case.gds_release, "nvidia-fs"
+    if case.doca and case.doca_release:
+        yield "doca_ofed", case.doca_release, "DOCA-OFED"
+
+
+def _reported(case: Case, release: Version, kernel: Version) -> bool:
+    """Return whether a report states the result of a build of nvidia-fs against a kernel."""
+    known = storage.failed_builds(case.catalog.known_issues, release)
+    return any(issues.build_outcome(issue, kernel) != "unknown" for issue in known)
+
+
+CHECKS = (kernel_after_driver, kernel_after_module)

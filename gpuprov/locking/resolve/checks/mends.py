@@ -48,6 +48,8 @@ _MENDS: dict[str, frozenset[str]] = {
     "podman-refresh": frozenset({"podman", "container_toolkit"}),
     "doca-packages": frozenset({"doca_ofed", "os"}),
     "doca-on-os": frozenset({"doca_ofed", "os"}),
+    "driver-kernel-minimum": _DRIVER | {"kernel"},
+    "gds-superchip": frozenset({"gds", "gpus"}),
     "gds-flavour": frozenset({"gds", "module", "driver", "gpus"}),
     "gds-packages": frozenset({"gds", "repository", "os"}),
     "gds-module-build": frozenset({"gds", "module_build"}),
