@@ -28,8 +28,9 @@ def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str
         return models
     catalog = load([folder / each for each in fleet.catalog_dirs])
     folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
+    profiles = {name: load_profile(name, folders).profile for name in fleet.profiles()}
     for name, group in fleet.groups.items():
-        stated = overlay(load_profile(group.profile, folders).profile.hardware, group.hardware).gpu.model
+        stated = overlay(profiles[group.profile].hardware, group.hardware).gpu.model
         if name not in models and stated:
             models[name] = find_gpu(catalog, stated).id
     return models

@@ -183,7 +183,9 @@ class Builder:
             Refused: no such stack can work, or its settings would lock the fleet out; the message names the
                 rule.
         """
-        profile = self._profiles.setdefault(group.profile, load_profile(group.profile, self._profile_dirs))
+        if group.profile not in self._profiles:
+            self._profiles[group.profile] = load_profile(group.profile, self._profile_dirs)
+        profile = self._profiles[group.profile]
         stated = overlay(profile.profile.hardware, group.hardware)
         hardware = locked_hardware(self._catalog, group.profile, stated)
         settings = with_network(_settings(profile, group), name, group, self._network, self._narrate)

@@ -54,7 +54,6 @@ def changed_since(lock: Lock, lock_path: Path) -> Path | None:
     if lock_beside(path) != lock_path or not path.is_file():
         return None
     fleet, folder = read_fleet(path), path.parent
-    names = dict.fromkeys(group.profile for group in fleet.groups.values())
-    profiles = [load_profile(name, profile_folders(fleet, folder)) for name in names]
+    profiles = [load_profile(name, profile_folders(fleet, folder)) for name in fleet.profiles()]
     now = digest(fleet, profiles, read_record(path), locked_secure_boot(fleet.secure_boot, folder))
     return None if now == lock.inputs else path

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gpuprov.errors import InFile, InvalidInput, did_you_mean
 from gpuprov.files.writing import replace_file
 from gpuprov.model.marked import Marked, Path_, dotted
+from gpuprov.model.nodeset import of_one_document
 from gpuprov.untrusted.stated import read_bounded
 from gpuprov.untrusted.urls import public_urls
 
@@ -97,7 +98,8 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
         InvalidInput: the first error, and how many more there are; an unknown key precedes other errors.
     """
     try:
-        return shape.model_validate(data)
+        with of_one_document():
+            return shape.model_validate(data)
     except ValidationError as error:
         found = _causes(error)
         # A misspelt key appears twice: as unknown, and as missing. The first error is more helpful.
@@ -114,7 +116,8 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
     if not isinstance(document.data, dict):
         return [not_a_mapping(document, shape)]
     try:
-        shape.model_validate(document.data)
+        with of_one_document():
+            shape.model_validate(document.data)
     except ValidationError as error:
         found = _causes(error)
         unknown = {each["loc"][:-1] for each in found if each["type"] == "extra_forbidden"}

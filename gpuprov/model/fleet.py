@@ -34,6 +34,9 @@ from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
 
+FOLDERS = 16
+"""The most folders of profiles, and of catalog records: the files of each are read."""
+
 
 class Host(Strict):
     """One host: its address, and its own SSH values."""
@@ -216,8 +219,12 @@ class Fleet(Strict):
     nvlink_domains: Grouping | None = Field(
         default=None, description="NVLink domain of several hosts, such as an NVL72 → its hosts"
     )
-    profile_dirs: list[str] = Field(default=[], description="folders of the site's own profiles")
-    catalog_dirs: list[str] = Field(default=[], description="folders of the site's own catalog records")
+    profile_dirs: list[str] = Field(
+        default=[], max_length=FOLDERS, description="folders of the site's own profiles"
+    )
+    catalog_dirs: list[str] = Field(
+        default=[], max_length=FOLDERS, description="folders of the site's own catalog records"
+    )
 
     _places: Places = PrivateAttr(default_factory=Places)
     _words: Words = PrivateAttr(default_factory=Words)
@@ -238,6 +245,10 @@ class Fleet(Strict):
     def place_of(self, host: str) -> str:
         """Return `FILE:LINE` of a host; empty if it is unknown or the fleet was not read from a document."""
         return self._places.get(host, "")
+
+    def profiles(self) -> list[str]:
+        """Return the names of the groups' profiles, each once."""
+        return list(dict.fromkeys(group.profile for group in self.groups.values()))
 
     def connection_of(self, group: str, host: str) -> Connection:
         """Return a host's connection: its own values override its group's, which override the fleet's."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 
 LARGEST = 100_000
 """The most names that one set may have. They are counted before they are made, as each takes memory."""
+ALTOGETHER = 4 * LARGEST
+"""The most names of all sets of a document: those of groups, racks, domains and further groups."""
 SEVERAL, NUMBERS = 128, 8
 """The most ranges of names with several numbers, and of numbers in a name, for ClusterShell: its time is the
 square of the ranges or more.
 """
+_LEFT: ContextVar[list[int]] = ContextVar("number of names that sets of a document may still have")
 _NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
@@ -84,11 +89,21 @@ def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         yield fold(names), text
 
 
+@contextmanager
+def of_one_document() -> Iterator[None]:
+    """Limit the names of all sets that are expanded in the context to `ALTOGETHER`."""
+    token = _LEFT.set([ALTOGETHER])
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
 def expand(stated: object) -> list[str]:
     """Expand `gpu[01-08]`, or a list of such, to single names, sorted and each once.
 
     Raises:
-        ValueError: not a node set, or more than `LARGEST` names.
+        ValueError: not a node set, more than `LARGEST` names, or too many for `of_one_document`.
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -99,6 +114,10 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
+    left = _LEFT.get([ALTOGETHER])
+    left[0] -= count
+    if left[0] < 0:
+        raise ValueError(f"at most {ALTOGETHER} host names in all sets of a document")
     parts = _split(text, COMMAS)
     together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
     if not together and re.search("[!&^]", text):

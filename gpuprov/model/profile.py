@@ -18,6 +18,8 @@ from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
 
+DEEPEST = 16
+"""The most profiles that one can extend, directly or by another."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -69,7 +71,7 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
         folders: the site's own folders of profiles, searched before gpuprov's.
 
     Raises:
-        InvalidInput: no such profile, an invalid file, or a circle of `extends`.
+        InvalidInput: no such profile, an invalid file, a circle of `extends`, or more than `DEEPEST` of them.
     """
     paths = profile_paths(folders)
     chain: list[tuple[str, Profile]] = []
@@ -84,6 +86,8 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
             )
         if wanted in (seen for seen, _ in chain):
             raise InvalidInput(f"{paths[wanted]}: profile {wanted!r} extends itself")
+        if len(chain) > DEEPEST:
+            raise InvalidInput(f"profile {name!r} extends more than {DEEPEST} profiles, the last one {wanted!r}")
         chain.append((wanted, read_document(paths[wanted], Profile)))
         wanted = chain[-1][1].extends
     merged = Profile()

@@ -31,8 +31,9 @@ def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
         InvalidInput: as `load_profile`.
     """
     folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
+    profiles = {name: load_profile(name, folders).profile for name in fleet.profiles()}
     stated = {
-        name: overlay(load_profile(group.profile, folders).profile.settings, group.settings).nccl or {}
+        name: overlay(profiles[group.profile].settings, group.settings).nccl or {}
         for name, group in fleet.groups.items()
     }
     return {name: {key: str(value) for key, value in values.items()} for name, values in stated.items()}

@@ -16,6 +16,9 @@ from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.route import Route
 
+LARGEST = 256 << 10
+"""Maximum size in bytes of a file with a key or a certificate; a key of 16384 bits has 13,000."""
+
 
 class Credentials(AuthStrategy):
     """All keys for the login of a route, in the order in which they are tried: files first, then the agent.
@@ -104,12 +107,17 @@ def _require(path: str) -> None:
 
 
 def private_key(path: str) -> paramiko.PKey:
-    """Return the private key in a file; a changed file is read again.
+    """Return the private key in a file, with the certificate `PATH-cert.pub` if there is one; a changed file
+    is read again.
 
     Raises:
-        InvalidInput: the file does not exist, needs a passphrase, or cannot be read.
+        InvalidInput: the file does not exist, needs a passphrase, cannot be read, or it or its certificate is
+            larger than `LARGEST`.
     """
     _require(path)
+    for each in (path, f"{path}-cert.pub"):
+        if Path(each).is_file() and not _is_small(Path(each)):
+            raise InvalidInput(f"{each} is larger than {LARGEST} bytes", expected="a key of SSH")
     return _private_key(Path(path))
 
 
@@ -132,10 +140,16 @@ def _private_key(path: Path) -> paramiko.PKey:
         raise InvalidInput(f"the key {path} cannot be read: {said[0]}") from None
 
 
+def _is_small(path: Path) -> bool:
+    """Return whether a file that exists has at most `LARGEST` bytes: Paramiko reads it whole."""
+    return path.stat().st_size <= LARGEST
+
+
 def _certificate(path: str) -> PublicBlob | None:
-    """Return the certificate or public key in a file; None if it cannot be read."""
+    """Return the certificate or public key in a file; None if it cannot be read, or is larger than `LARGEST`.
+    """
     place = Path(path).expanduser()
-    if not place.is_file():
+    if not place.is_file() or not _is_small(place):
         return None
     try:
         return PublicBlob.from_file(str(place))

@@ -12,6 +12,7 @@ import stat
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import paramiko
@@ -23,6 +24,8 @@ from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
 from gpuprov.untrusted.stated import read_bounded
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
+LONGEST = 512
+"""Maximum length of a pattern with wildcards; a host name has at most 253 characters."""
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 
@@ -92,11 +95,14 @@ class _Line:
 
 def _fits(pattern: str, name: str) -> bool:
     """Return whether a name matches a pattern: `*` is any text, `?` one character; brackets are literal."""
-    if "*" not in pattern and "?" not in pattern:
+    if not _is_pattern(pattern):
         return pattern == name
-    parts = re.split(r"([*?])", pattern)
-    expression = "".join({"*": ".*", "?": "."}.get(part, re.escape(part)) for part in parts)
-    return re.fullmatch(expression, name, re.DOTALL) is not None
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+def _is_pattern(name: str) -> bool:
+    """Return whether a name of a line has a wildcard."""
+    return "*" in name or "?" in name
 
 
 def _parse(number: int, text: str) -> _Line | None:
@@ -116,6 +122,8 @@ def _parse(number: int, text: str) -> _Line | None:
         _, version, *parts = names.split("|")
         if version != "1" or len(parts) != 2 or not all(_decoded(part) for part in parts):
             raise ValueError("not a hashed name")
+    elif any(len(each) > LONGEST and _is_pattern(each) for each in names.split(",")):
+        raise ValueError(f"a pattern of more than {LONGEST} characters")
     try:
         key = parse_key(kind, stated)
     except UnknownKeyType:

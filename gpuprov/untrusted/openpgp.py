@@ -22,6 +22,11 @@ PARTS = (2, 13, 14, 17)
 """Tags of the packets that may follow a primary key: signature, user ID, subkey, user attribute (RFC 4880,
 sections 4.3 and 11.1)."""
 
+LARGEST = 1 << 20
+"""Maximum size of a keyring in bytes; Debian's has 60,000. A lock contains it."""
+PACKETS = 1 << 14
+"""Maximum number of packets of a keyring; Debian's has less than a thousand."""
+
 Keys = Path | bytes
 """A keyring file, or the keys themselves; binary or armored."""
 
@@ -41,14 +46,17 @@ def binary(keyring: Keys) -> bytes:
     The checksums of armor are not verified. Content without armor is returned unchanged.
 
     Raises:
-        InvalidInput: the file cannot be read, or its armor does not decode or has no complete block.
+        InvalidInput: the file cannot be read, the keys have more than `LARGEST` bytes, or their armor does
+            not decode or has no complete block.
     """
     try:
-        content = read_bounded(keyring) if isinstance(keyring, Path) else keyring
+        content = read_bounded(keyring, LARGEST) if isinstance(keyring, Path) else keyring
     except OSError as error:
         raise InvalidInput(
             f"keyring {label(keyring)}: {error.strerror}", do="name the repository's key file"
         ) from error
+    if len(content) > LARGEST:
+        raise InvalidInput(f"keyring {label(keyring)}: larger than {LARGEST} bytes", expected="only its keys")
     if not content.lstrip().startswith(b"-----BEGIN PGP"):
         return content
     blocks = _blocks(content.decode("ascii", errors="replace").replace("\r\n", "\n"))
@@ -148,45 +156,54 @@ def _fingerprint(body: bytes) -> str:
 
 
 def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and body of each packet.
+    """Yield tag and body of each packet, in time of the content's length.
 
     Partial and indeterminate lengths (RFC 4880, sections 4.2.1 and 4.2.2.4) are for data, never for keys:
     readers that interpret them differently would see different keys.
 
     Raises:
-        InvalidInput: the content is not a keyring, or a packet is cut off or has no definite length.
+        InvalidInput: the content is not a keyring, or a packet is cut off or has no definite length, or it has
+            more than `PACKETS` packets.
     """
-    while content:
-        head, rest = content[0], content[1:]
+    at = number = 0
+    while at < len(content):
+        number += 1
+        if number > PACKETS:
+            raise InvalidInput(f"a keyring of more than {PACKETS} packets", expected="the keys of a repository")
+        head = content[at]
         if not head & 0x80:
             raise InvalidInput("not an OpenPGP key", expected="a keyring, binary or armored")
         if head & 0x40:
-            tag, (size, rest) = head & 0x3F, _new_length(rest)
+            tag, (size, begin) = head & 0x3F, _new_length(content, at + 1)
         else:
             octets = (1, 2, 4, 0)[head & 3]
-            tag, size, rest = head >> 2 & 0x0F, _number(rest, octets), rest[octets:]
-        if size is None or size > len(rest):
+            tag, size, begin = head >> 2 & 0x0F, _number(content, at + 1, octets), at + 1 + octets
+        if size is None or begin + size > len(content):
             raise InvalidInput("an OpenPGP key that is cut off", expected="a keyring, binary or armored")
-        yield tag, rest[:size]
-        content = rest[size:]
+        at = begin + size
+        yield tag, content[begin:at]
 
 
-def _number(content: bytes, octets: int) -> int | None:
-    """Return the number in the first `octets` bytes; None if they are missing, or if `octets` is 0."""
-    return int.from_bytes(content[:octets], "big") if 0 < octets <= len(content) else None
+def _number(content: bytes, at: int, octets: int) -> int | None:
+    """Return the number in `octets` bytes from a place on; None if they are missing, or if `octets` is 0."""
+    found = content[at : at + octets]
+    return int.from_bytes(found, "big") if 0 < octets == len(found) else None
 
 
-def _new_length(content: bytes) -> tuple[int | None, bytes]:
-    """Return the length of a new-format packet, and the content after it (RFC 4880, section 4.2.2).
+def _new_length(content: bytes, at: int) -> tuple[int | None, int]:
+    """Return the length of a new-format packet, and the place of its body (RFC 4880, section 4.2.2).
 
-    None for a length that is missing or partial.
+    The length is None if it is missing or partial.
+
+    Args:
+        at: place of the length.
     """
-    first = _number(content, 1)
+    first = _number(content, at, 1)
     if first is None or 224 <= first < 255:
-        return None, b""
+        return None, at
     if first < 192:
-        return first, content[1:]
+        return first, at + 1
     if first < 224:
-        second = _number(content[1:], 1)
-        return None if second is None else ((first - 192) << 8) + second + 192, content[2:]
-    return _number(content[1:], 4), content[5:]
+        second = _number(content, at + 1, 1)
+        return None if second is None else ((first - 192) << 8) + second + 192, at + 2
+    return _number(content, at + 1, 4), at + 5

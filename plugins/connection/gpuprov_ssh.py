@@ -16,6 +16,7 @@ description:
   - Connects in the same way as P(ansible.builtin.ssh#connection), and has the same options.
   - Ends C(ssh), and fails the task, if the node answers more than O(answer_bytes), or not within the task's
     C(timeout). Both apply to all commands of a task on a node together, also those of a loop.
+  - Removes C(ansible_stats) from the result of a module, which Ansible would interpret for all nodes.
   - Does not fetch files, because Ansible's programs for that have no limit.
 extends_documentation_fragment:
   - connection_pipelining
@@ -42,6 +43,10 @@ from typing import IO, Any
 from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.plugins.connection import ssh
+
+# Ansible removes these keys from what a module prints. It would read `ansible_stats` in its main process, which
+# a value of another form ends, and with it the play of all nodes.
+constants.INTERNAL_RESULT_KEYS = tuple({*constants.INTERNAL_RESULT_KEYS, "ansible_stats"})
 
 PIECE = 65536
 """Maximum number of bytes that are read at a time."""

@@ -115,6 +115,19 @@ def test_an_answer_within_the_bounds_arrives_whole(run: Run, tmp_path: Path) -> 
     assert all(outcome.ok for outcome in found.values())
 
 
+@pytest.mark.timeout(60)
+def test_a_result_of_a_node_does_not_end_the_play(run: Run) -> None:
+    """Answer a module of Ansible's with a key that Ansible reads for all nodes, in another form."""
+    slurp = {"name": "slurp", "ansible.builtin.slurp": {"src": "/etc/hostname"}}
+    answer = json.dumps({"changed": False, "ansible_stats": {"data": "x"}})
+    found = run(
+        f"cat >/dev/null; echo '{answer}'; exit 0",
+        [slurp, {**ONE, "when": "inventory_hostname == 'good'"}],
+        ansible_python_interpreter=sys.executable,
+    )
+    assert found["good"] == NodeOutcome(changed=1)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("bad", ["exec sleep 500", "sleep 2"])

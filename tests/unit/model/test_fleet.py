@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
+from gpuprov.model import nodeset
 from gpuprov.model.fleet import parse_fleet, read_fleet
-from gpuprov.model.profile import load_profile, shipped_profiles
+from gpuprov.model.profile import DEEPEST, load_profile, shipped_profiles
 
 GOOD = """\
 groups:
@@ -126,6 +127,39 @@ def test_a_circle_of_profiles_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.yml").write_text("extends: a\n")
     with pytest.raises(InvalidInput, match="extends itself"):
         load_profile("a", [tmp_path])
+
+
+def test_a_long_chain_of_profiles_is_refused(tmp_path: Path) -> None:
+    for number in range(DEEPEST + 2):
+        (tmp_path / f"p{number}.yml").write_text(f"extends: p{number - 1}\n" if number else "{}\n")
+    assert load_profile(f"p{DEEPEST}", [tmp_path]).name == f"p{DEEPEST}"
+    with pytest.raises(InvalidInput, match="extends more than 16 profiles, the last one 'p0'"):
+        load_profile(f"p{DEEPEST + 1}", [tmp_path])
+
+
+@pytest.mark.parametrize("key", ["profile_dirs", "catalog_dirs"])
+def test_a_folder_cannot_be_named_any_number_of_times(tmp_path: Path, key: str) -> None:
+    said = complaint(tmp_path, f"{GOOD}{key}: [{', '.join(['own'] * 17)}]\n")
+    assert "at most 16 items" in said
+
+
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [
+        ("groups:\n", "  g{0}: {{profile: x, hosts: 'g{0}n[1-9]', os: debian12}}\n"),
+        (f"{GOOD}racks:\n", "  r{0}: gpu[01-09]\n"),
+        (f"{GOOD}nvlink_domains:\n", "  r{0}: gpu[01-09]\n"),
+        (f"{GOOD}also:\n", "  r{0}: {{hosts: 'gpu[01-09]'}}\n"),
+    ],
+)
+def test_the_names_of_all_sets_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, line: str
+) -> None:
+    """Without it, 100 sets of the largest size took minutes and gigabytes."""
+    monkeypatch.setattr(nodeset, "ALTOGETHER", 30)
+    text = head + "".join(line.format(number) for number in range(4))
+    assert "expected at most 30 host names in all sets of a document" in complaint(tmp_path, text)
+    assert read_fleet(fleet(tmp_path, GOOD)).groups  # the limit is one of each document
 
 
 def test_an_unknown_profile_names_the_nearest() -> None:

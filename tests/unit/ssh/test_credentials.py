@@ -9,6 +9,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
+from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection
 from gpuprov.ssh import credentials
 from gpuprov.ssh.credentials import Credentials
@@ -49,3 +50,18 @@ def test_identities_only_leaves_out_other_keys_of_the_agent(way: Route, tmp_path
 def test_with_a_key_that_the_fleet_names_the_agent_is_not_used(way: Route, tmp_path: Path) -> None:
     stated = Connection(identity_file=str(tmp_path / "own"))
     assert len(offered(replace(way, stated=stated, identities_only=True))) == 1
+
+
+@pytest.mark.parametrize("end", ["", "-cert.pub"])
+def test_a_large_file_is_not_read(way: Route, tmp_path: Path, end: str) -> None:
+    """A fleet of another person states the file, which a repository can have as a few bytes."""
+    with (tmp_path / f"own{end}").open("a") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(InvalidInput, match=f"own{end} is larger than 262144 bytes"):
+        credentials.private_key(str(tmp_path / "own"))
+
+
+def test_a_large_certificate_of_the_agent_is_not_read(way: Route, tmp_path: Path) -> None:
+    with (tmp_path / "own.pub").open("a") as file:
+        file.truncate(1 << 30)
+    assert credentials._certificate(str(tmp_path / "own.pub")) is None

@@ -10,6 +10,7 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
+from tests.unit.hostile.timing import cost_of
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
 
@@ -41,6 +42,10 @@ def read(tmp_path: Path, *lines: str) -> KnownHosts:
         "gpu1",
         "[gpu01]:22",
         "gpu[01]",
+        "gpu[0]*",
+        "[gpu01]*",
+        "*g*u*1*",
+        "*g*u*1?",
         "|1|AAAA|BBBB",
     ],
 )
@@ -50,6 +55,13 @@ def test_names_match_as_they_do_for_ssh_keygen(tmp_path: Path, names: str) -> No
         ["ssh-keygen", "-F", "gpu01", "-f", str(found.path)], capture_output=True, check=False
     )
     assert bool(found.keys("gpu01")) == (theirs.returncode == 0)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 12 + "*c", "*a" * 120 + "*c", "*" + "?" * 60 + "c", "*a" * 100_000])
+def test_no_pattern_takes_long(tmp_path: Path, pattern: str) -> None:
+    """Compare with a name that only the end of a pattern excludes; another person may have written both."""
+    found = read(tmp_path, f"{pattern} {words(KEY)}")
+    assert cost_of(lambda: found.keys("a" * 60)).seconds < 1
 
 
 def test_hashed_names_as_ssh_keygen_writes_them(tmp_path: Path) -> None:

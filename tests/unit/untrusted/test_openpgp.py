@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.untrusted.openpgp import binary, fingerprints
+from gpuprov.locking.repository.fetch import UNSTATED
+from gpuprov.untrusted.openpgp import LARGEST, PACKETS, binary, fingerprints
+from tests.unit.hostile.timing import SECONDS, seconds_of
 
 NEW_FORMAT_KEY = bytes([0xC0 | 6])
 OLD_FORMAT_KEY = 0x80 | 6 << 2
@@ -28,6 +30,23 @@ def test_an_indefinite_length_is_refused() -> None:
 def test_a_key_has_one_fingerprint_however_its_length_is_written(length: bytes) -> None:
     body = b"\x04\x00\x00\x00\x00\x01"
     assert fingerprints(NEW_FORMAT_KEY + length + body) == fingerprints(bytes([OLD_FORMAT_KEY, 6]) + body)
+
+
+@pytest.mark.parametrize("packet", [bytes([0xC0 | 2, 0]), bytes([0x80 | 2 << 2, 0])], ids=["new", "old"])
+@pytest.mark.parametrize(("size", "seen"), [(UNSTATED, "larger than"), (LARGEST, "more than 16384 packets")])
+def test_many_packets_take_little_time(packet: bytes, size: int, seen: str) -> None:
+    """Read files that a mirror can serve as its key, before anything in them is verified."""
+    content = packet * (size // 2)
+    assert seconds_of(lambda: fingerprints(content)) < 1
+    with pytest.raises(InvalidInput, match=seen):
+        fingerprints(content)
+
+
+def test_packets_take_time_of_the_length_of_a_keyring() -> None:
+    """Read as many as are allowed, the first of them large."""
+    first = LARGEST - 2 * PACKETS - 5
+    content = bytes([0x80 | 2 << 2 | 2]) + first.to_bytes(4, "big") + bytes(first)
+    assert seconds_of(lambda: fingerprints(content + bytes([0xC0 | 2, 0]) * (PACKETS - 1))) < 1
 
 
 @pytest.mark.parametrize(
