@@ -8,6 +8,9 @@ from gpuprov.catalog.records import GpuModel
 from gpuprov.errors import Refused
 from gpuprov.model.lock import Setting
 
+FORGOTTEN = ("clocks", "power_limit", "compute_mode")
+"""Settings that a driver without persistence forgets as soon as no program uses the GPU."""
+
 
 def check_gpu_settings(
     name: str, gpu: GpuModel, settings: Mapping[str, Setting], narrate: Callable[[str], None]
@@ -20,16 +23,24 @@ def check_gpu_settings(
         name: the group, for messages.
 
     Raises:
-        Refused: GPU instances are requested from a GPU without MIG.
+        Refused: GPU instances are requested from a GPU without MIG, or settings that need persistence without
+            it.
     """
 
     def stated(setting: str) -> bool:
-        return setting in settings and bool(settings[setting].value)
+        return setting in settings and settings[setting].value not in (None, False, (), [], "default")
 
     if stated("mig") and gpu.mig is False:
         raise Refused(
             f"{name}: {gpu.id} cannot be divided into GPU instances [gpu-mig]",
             do="remove mig from the settings",
+        )
+    forgotten = ", ".join(filter(stated, FORGOTTEN))
+    if forgotten and "persistence" in settings and settings["persistence"].value is False:
+        raise Refused(
+            f"{name}: persistence is false, and the driver then forgets {forgotten} when no program uses"
+            " the GPU",
+            do=f"settings: {{persistence: true}}, or leave out {forgotten}",
         )
     if stated("ecc") and gpu.ecc is False:
         narrate(f"{name}: {gpu.id} ({gpu.segment}) has no ECC setting: nothing is set")

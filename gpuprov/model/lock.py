@@ -176,6 +176,10 @@ class Components(Strict):
             ):
                 yield name, version
 
+    def packages(self) -> list[str]:
+        """Return the names of all packages of the closures, sorted."""
+        return sorted({name for _, component in self.each() for name in component.closure})
+
     def with_driver(self) -> Iterator[tuple[str, Component]]:
         """Yield the driver and the components that change with it in one transaction."""
         return ((name, component) for name, component in self.each() if COMPONENT[name].with_driver)

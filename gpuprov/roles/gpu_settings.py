@@ -60,6 +60,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 def _modes(group: LockedGroup) -> list[Expectation]:
     """Return expected power limit (W) and modes, as far as stated; a GPU without a mode passes.
 
+    No role corrects a power limit out of the range that a GPU allows.
     ECC and MIG are set at once (`pending`) and take effect by a reboot.
     """
     role = "gpu_settings"
@@ -68,6 +69,7 @@ def _modes(group: LockedGroup) -> list[Expectation]:
     if (power, compute, ecc, mig) != (None, None, None, None):
         stated.append(Expectation("gpu.modes_unit", "enabled", role, subject=modes_command(group)))
     if power is not None:
+        stated.append(Expectation("gpu.power_range", power, None, needs_driver=True))
         stated.append(Expectation("gpu.power_limit", power, role, needs_driver=True))
     if compute is not None:
         stated.append(Expectation("gpu.compute_mode", compute, role, needs_driver=True))

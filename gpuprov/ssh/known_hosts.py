@@ -14,14 +14,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-
-import paramiko
-from paramiko.pkey import UnknownKeyType
+from typing import TYPE_CHECKING
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
 from gpuprov.untrusted.stated import read_bounded
+
+if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to ssh read no key
+    import paramiko
 
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 LONGEST = 512
@@ -44,6 +45,9 @@ def parse_key(kind: str, text: str) -> paramiko.PKey:
         UnknownKeyType: Paramiko does not support the type.
         ValueError: not exactly one complete key of that type.
     """
+    import paramiko
+    from paramiko.pkey import UnknownKeyType
+
     blob = _decoded(text)
     try:
         key = paramiko.PKey.from_type_string(kind, blob)
@@ -111,6 +115,8 @@ def _parse(number: int, text: str) -> _Line | None:
     Raises:
         ValueError: the line is broken.
     """
+    from paramiko.pkey import UnknownKeyType
+
     fields = re.split(r"[ \t]+", text.strip(" \t\r"))
     if not fields[0] or fields[0].startswith("#"):
         return None

@@ -6,12 +6,14 @@ import subprocess
 from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
-
-import paramiko
+from typing import TYPE_CHECKING
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.untrusted.stated import read_bounded
+
+if TYPE_CHECKING:
+    import paramiko
 
 _BINARY = b"SSHKRL\n\0"
 """Beginning of a key revocation list: PROTOCOL.krl of OpenSSH, which only `ssh-keygen` reads here."""

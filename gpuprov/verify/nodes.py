@@ -66,6 +66,18 @@ class NodeUnderTest:
         return wanted(self.group, image=self.image)
 
     @cached_property
+    def kernels(self) -> list[str]:
+        """The kernels that the module must match: the stated one, or the running and the next one.
+
+        A kernel that is held back from the next boot is included.
+
+        Raises:
+            NodeFailed: as `NvidiaDriver.kernels`.
+        """
+        named = self.group.setting("kernel")
+        return self.host.nvidia_driver.kernels if named in (None, "running") else [named]
+
+    @cached_property
     def way(self) -> Route:
         """The way from here to the node; raises as `route`."""
         way = route(self.group.hosts[self.name], self.group.connection_of(self.name))

@@ -19,6 +19,7 @@ from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted import shown
+from gpuprov.verify.ahead import Ahead
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead, connect_all, nodes_under_test
@@ -84,11 +85,14 @@ class Verification:
         for node in nodes:
             if node.lost:
                 events.lost(node.name, node.lost)
+        register()
+        # The others of a group are asked ahead by the commands of its first node.
+        firsts = {id(node.group): node for node in reversed(nodes) if not node.lost}
+        self.ahead = [Ahead(node) for node in firsts.values()]
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Add the mark `check` to pytest and gpuprov's modules to testinfra's hosts."""
+        """Add the mark `check` to pytest."""
         config.addinivalue_line("markers", "check(id, *look): the expectation checked, and what to look at")
-        register()
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Generate a run of a test for each reachable node whose check is wanted.
@@ -198,10 +202,12 @@ class Verification:
         self.events.result(node.name, result)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Close the shells and the log.
+        """End the shells and close the log.
 
         Set the exit code for unreachable nodes if no test failed and a node is lost.
         """
+        for ahead in self.ahead:
+            ahead.end()
         for node in self.nodes:
             node.backend.shell.close()
         self.events.close()

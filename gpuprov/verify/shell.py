@@ -12,6 +12,7 @@ import secrets
 import selectors
 import shlex
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -222,6 +223,16 @@ class Shell:
             else NodeFailed(reason)
         )
 
+    def another(self) -> Shell:
+        """Return a second shell of the same node, not started yet."""
+        return Shell(self.argv, self.timeout_s, self.greeting)
+
+    def kill(self) -> None:
+        """End its processes while another thread reads from it, which sees the end."""
+        process = self._process
+        if process and process.poll() is None:
+            kill_group(process)
+
     def close(self) -> None:
         """End the shell with its process group, if it runs; a later `ask` starts another."""
         if self._process is None:
@@ -255,6 +266,9 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         self.shell, self.budget_s, self.budget_bytes = shell, budget_s, budget_bytes
         self._answers: dict[str, CommandResult | NodeFailed] = {}
         self._hung: set[str] = set()
+        self._running: set[str] = set()
+        self._change = threading.Condition()
+        self._asked: set[str] = set()
         self.shared: Rule = lambda *_: False
         self.sharable: list[str] = []
 
@@ -271,27 +285,44 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             NodeFailed: the command has no result, now or when it ran before.
         """
         whole = self.quote(command, *args)
-        if whole not in self._answers and self.shared(command, args):
+        if whole not in self._asked and self.shared(command, args):
             self.sharable.append(whole)
+        self._asked.add(whole)
         answer = self.remember(whole)
         if isinstance(answer, NodeFailed):
             raise answer
         return answer
 
-    def remember(self, command: str) -> CommandResult | NodeFailed:
+    def remember(self, command: str, shell: Shell | None = None) -> CommandResult | NodeFailed:
         """Run a command once and cache its result or its failure; return it; after `COMMANDS` different ones
         return NoAnswer.
+
+        A command that another thread runs is waited for.
+
+        Args:
+            shell: another shell; if it ends, or has no rights, that is not cached.
 
         Raises:
             Unreachable: the connection broke; this is not cached.
         """
-        if command not in self._answers:
+        with self._change:
+            self._change.wait_for(lambda: command not in self._running)
+            if command in self._answers:
+                return self._answers[command]
             if len(self._answers) >= COMMANDS:
                 return NoAnswer(f"`{command}` was not run: the node needs more than {COMMANDS} commands")
-            self._answers[command] = self._ask(command)
-        return self._answers[command]
+            self._running.add(command)
+        try:
+            answer = self._ask(command, shell or self.shell)
+            if shell is None or isinstance(answer, CommandResult | NoAnswer):
+                self._answers[command] = answer
+            return answer
+        finally:
+            with self._change:
+                self._running.remove(command)
+                self._change.notify_all()
 
-    def _ask(self, command: str) -> CommandResult | NodeFailed:
+    def _ask(self, command: str, shell: Shell) -> CommandResult | NodeFailed:
         """Run a command; return its result, or its failure, and subtract its time and size from the budgets.
 
         A program without an answer counts as hung. It is not run, which is a failure, if it has more than
@@ -307,8 +338,9 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
             return NoAnswer(f"`{command}` was not run: {reason}")
         started = time.monotonic()
         try:
-            answer = self.shell.ask(command)
-            self.budget_bytes -= len(answer[1]) + len(answer[2])
+            answer = shell.ask(command)
+            with self._change:
+                self.budget_bytes -= len(answer[1]) + len(answer[2])
             if self.budget_bytes < 0:
                 return NoAnswer(f"the answer of `{command}` was dropped: {TOO_MUCH}")
             return self.result(answer, command)
@@ -318,7 +350,8 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         except NodeFailed as failure:
             return failure
         finally:
-            self.budget_s -= time.monotonic() - started
+            with self._change:
+                self.budget_s -= time.monotonic() - started
 
     def _used_up(self, program: str) -> str:
         """Return why a program is not run: it hung before, or a budget is used up.

@@ -282,9 +282,14 @@ def _note(run: Run, path: Path) -> None:
             run.failed[host].append(f"{role}: {event.get('msg')}")
 
 
-def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str]) -> Fleet:
-    """Start the nodes, the mirror and the archives; closing the stack removes them."""
-    loops = {system: FIRST_LOOP + number for number, system in enumerate(STACKS)}
+def bring_up(stack: ExitStack, name: str, folder: Path, systems: list[str], beside: int = 0) -> Fleet:
+    """Start the nodes, the mirror and the archives; closing the stack removes them.
+
+    Args:
+        beside: number of other fleets that use lower loop devices at the same time.
+    """
+    first = FIRST_LOOP + beside * len(STACKS)
+    loops = {system: first + number for number, system in enumerate(STACKS)}
     stack.callback(detach, [loops[system] for system in systems])
     lab = stack.enter_context(Lab(name))
     nodes = {system: new_node(lab, system, f"{plain(system)}-1", loops[system]) for system in systems}

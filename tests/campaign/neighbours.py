@@ -1,13 +1,14 @@
 """Brings a node from a full fleet to every neighbouring one and back: each way must end in sync.
 
-    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S] [--skip N]
+    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S] [--part K/N] [--skip N]
 
 A neighbour differs in one key of fleet.yml: added, removed or changed; the keys are those of the schema. Only
 `gpuprov lock` and `gpuprov apply` are used. A result is `in sync`, a refusal by `lock` or `plan` that names a
 way out, or a dead end: anything else, such as an apply that fails. After a dead end the node is made again
 from an image. With `--together`, N neighbours that are not refused are one fleet, which takes less time;
-if it is not in sync after one apply there and one back, each of them is tried alone. `--seed` is the order of
-the pairs. An interrupt ends the campaign. Exit 1 if there is a dead end.
+if it is not in sync after one apply there and one back, each half of them is tried, down to each alone.
+`--seed` is the order of the pairs; `--part 2/3` is the second of three parts, which can run at the same time,
+each on its own node. An interrupt ends the campaign. Exit 1 if there is a dead end.
 """
 
 from __future__ import annotations
@@ -148,10 +149,10 @@ class Road:
             return _refused("plan", "; ".join(cannot), way=any(FLEET in line for line in cannot))
         return lock
 
-    def _applied(self, lock: Lock) -> Result:
-        """Apply a lock, twice if once does not bring the node in sync."""
+    def _applied(self, lock: Lock, applies: int = 2) -> Result:
+        """Apply a lock, twice if once does not bring the node in sync and `applies` allows it."""
         said, left = "", ""
-        for attempt in ("", ", second apply"):
+        for attempt in ("", ", second apply")[:applies]:
             try:
                 done = gpuprov(self.folder, *APPLY, code=None)
             except AssertionError as error:  # a traceback
@@ -171,27 +172,39 @@ class Road:
         """Return what an apply of the lock would do."""
         return propose(lock, list(lock.hosts()), Options())
 
-    def both_ways(self, pair: Pair) -> tuple[Result, Result]:
-        """Go to a neighbour and back; make the node again if it is not where it was."""
-        full, lock = self.full(), self.planned(pair.document)
+    def both_ways(self, document: Document, applies: int) -> tuple[Result, Result]:
+        """Go to a fleet by at most so many applies, and back; if that fails, make the node again."""
+        full, lock = self.full(), self.planned(document)
         if isinstance(lock, Result):  # the node is where it was
             self.place(full)
             return lock, Result(UNTRIED)
-        there = self._applied(lock)
+        there = self._applied(lock, applies)
         back = self.go(full) if there.moved else Result(UNTRIED)
         if not (back.moved or (not there.moved and self.go(full).moved)):
             self._make_again()
         return there, back
 
-    def together(self, some: Sequence[Pair]) -> list[tuple[Result, Result]]:
-        """Go to all neighbours at once and back; to each alone if that does not succeed at once."""
-        document = self.full()
-        for pair in some:
-            document = merged(self.full(), document, pair.document) or document
-        there, back = self.both_ways(Pair("", "", document))
-        if len(some) > 1 and there.word == back.word == IN_SYNC:
+    def together(self, some: Sequence[int]) -> list[tuple[Result, Result]]:
+        """Go to the neighbours with these numbers at once and back; to each half of them if that does not
+        succeed at once.
+        """
+        document, every = self.full(), self.pairs()
+        for at in some:
+            document = merged(self.full(), document, every[at].document) or document
+        there, back = self.both_ways(document, applies=2 if len(some) == 1 else 1)
+        if len(some) == 1:
+            return [(there, back)]
+        if there.word == back.word == IN_SYNC:
             return [(Result(TOGETHER), Result(TOGETHER))] * len(some)
-        return [(there, back)] if len(some) == 1 else [self.both_ways(pair) for pair in some]
+        print(
+            f"{len(some)} at once: {there.word}, back {back.word}: {there.message}{back.message}", flush=True
+        )
+        half = len(some) // 2
+        return [*self.together(some[:half]), *self.together(some[half:])]
+
+    def pairs(self) -> list[Pair]:
+        """Return all pairs as of now: a node that replaced another may have another address."""
+        return list(pairs(self.full(), self.site()))
 
     def _make_again(self) -> None:
         """Replace the node by a new one from the image."""
@@ -225,8 +238,7 @@ def _tried(road: Road, chosen: list[int], at_once: int, results: list[tuple[Pair
     """Try the pairs with these numbers; print and add the result of each."""
     waiting = list(chosen)
     while waiting:
-        # Their values are made again: a node that replaced another may have another address.
-        every = list(pairs(road.full(), road.site()))
+        every = road.pairs()
         some, document = list[int](), road.full()
         for at in list(waiting):
             both = merged(road.full(), document, every[at].document)
@@ -242,18 +254,26 @@ def _tried(road: Road, chosen: list[int], at_once: int, results: list[tuple[Pair
         road.place(road.full())
         if not some:
             continue
-        for at, (there, back) in zip(some, road.together([every[at] for at in some]), strict=True):
+        for at, (there, back) in zip(some, road.together(some), strict=True):
             _noted(results, every[at], there, back)
         print(f"{len(results)} of {len(chosen)}", flush=True)
 
 
 def _chosen(road: Road, only: list[str], seed: int | None) -> list[int]:
     """Return the numbers of the pairs with one of the texts, of all without texts, in the order of a seed."""
-    every = [str(pair) for pair in pairs(road.full(), road.site())]
+    every = list(map(str, road.pairs()))
     chosen = [at for at, name in enumerate(every) if not only or any(text in name for text in only)]
     if seed is not None:
         Random(seed).shuffle(chosen)  # noqa: S311 - dice, not secrets
     return chosen
+
+
+def _part(text: str) -> tuple[int, int]:
+    """Return K and N of `K/N`; raise ValueError for another text."""
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def _noted(results: list[tuple[Pair, Result, Result]], pair: Pair, there: Result, back: Result) -> None:
@@ -275,20 +295,23 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="pairs with this text; repeatable")
     parser.add_argument("--together", type=int, default=1, help="neighbours in one fleet")
     parser.add_argument("--seed", type=int, help="of a random order; without it, as in the schema")
+    parser.add_argument("--part", type=_part, default=(1, 1), help="K/N: every Nth pair from the Kth on")
     parser.add_argument("--skip", type=int, default=0, help="pairs at the begin of the order")
     stated = parser.parse_args()
+    part, parts = stated.part
     began, results = time.monotonic(), list[tuple[Pair, Result, Result]]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-neighbours-")))
         folder.chmod(0o755)
         name = f"near-{os.getpid()}"
         stack.callback(lambda: drop_image(name) if name in saved_images() else None)
-        fleet = bring_up(stack, name, folder, [SYSTEM])
+        fleet = bring_up(stack, name, folder, [SYSTEM], part - 1)
         road = Road(fleet, stack.enter_context(served(fleet.mirror.root)), name)
         road.begin()
         print(f"{time.monotonic() - began:.0f} s: the node is provisioned", flush=True)
         with suppress(KeyboardInterrupt):
-            _tried(road, _chosen(road, stated.only, stated.seed)[stated.skip :], stated.together, results)
+            chosen = _chosen(road, stated.only, stated.seed)[part - 1 :: parts]
+            _tried(road, chosen[stated.skip :], stated.together, results)
     print("\n".join(table(results)))
     counts = Counter(each.word for _, *ways in results for each in ways)
     print(", ".join(f"{count} {word}" for word, count in counts.items()))

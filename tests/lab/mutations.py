@@ -242,6 +242,7 @@ ELSEWHERE = {
     "driver.unpackaged": "tests/lab/overruling.py",
     "driver.initramfs": "tests/unit/verify/test_module_loading.py",
     "gpu.mig": "tests/lab/test_gpu_settings.py",
+    "gpu.power_range": "tests/lab/test_gpu_settings.py",
     "gpu.mig_pending": "tests/lab/test_gpu_settings.py",
     "gpu.mig_layout": "tests/lab/test_gpu_settings.py",
     "ssh.ports": "tests/lab/test_ssh_hardening.py",

@@ -91,6 +91,14 @@ def test_changed_lock_changes_just_that(driven: StubDriverNode) -> None:
     assert driven.failed("gpu.") == {}
 
 
+def test_limit_that_the_board_does_not_have_is_named_before_an_apply(driven: StubDriverNode) -> None:
+    driven.state({"power_limit": 900})
+    assert driven.drift("gpu.")["gpu.power_range"] == "100 to 400 on GPU 0, 1, 2, 3"
+    assert {"gpu.power_range", "gpu.power_limit"} <= set(driven.failed("gpu."))
+    driven.state({"power_limit": 250})
+    assert driven.failed("gpu.") == {}
+
+
 @pytest.mark.slow
 def test_limit_that_the_board_does_not_have_is_the_drivers_own_refusal(driven: StubDriverNode) -> None:
     outcome, _ = driven.apply(ROLE, gpu_settings_power_limit_w=900)

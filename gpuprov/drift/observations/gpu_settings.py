@@ -33,6 +33,23 @@ def _clocks(facts: Facts, expectation: Expectation) -> Any:
     return _on_every_gpu(facts, expectation.expected, lambda gpu: _fixed_clocks(gpu, expectation.expected))
 
 
+@observes("gpu.power_range", "smi")
+def _power_range(facts: Facts, expectation: Expectation) -> Any:
+    """Return the expected power limit (W) if every GPU allows it, else the ranges of the others as text;
+    raises as `_on_every_gpu`.
+
+    A GPU without a known range passes.
+    """
+
+    def allowed(gpu: Gpu) -> Any:
+        least, most = gpu.power.minimum, gpu.power.maximum
+        if least is None or most is None or least <= expectation.expected <= most:
+            return None
+        return f"{least:g} to {most:g}"
+
+    return _where_there(facts, expectation.expected, allowed)
+
+
 @observes("gpu.power_limit", "smi")
 def _power_limit(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected power limit (W) if every GPU with a limit has it, else the others as text; raises

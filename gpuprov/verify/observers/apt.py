@@ -123,6 +123,10 @@ class Apt(Observed):
         found = ((uri.rstrip("/"), suite or ["/"]) for uri, *suite in lines)
         return {" ".join([uri, *suite, *[IN_ANOTHER_FILE] * (uri in others)]) for uri, suite in found}
 
+    def long(self, packages: list[str]) -> list[str]:
+        """Return the commands for these packages of the lock that take long."""
+        return [UPGRADE, CANDIDATES % " ".join(packages)] if packages else [UPGRADE]
+
     def preferred(self, packages: list[str]) -> list[str]:
         """Return the packages for which apt prefers another version, see `parse_candidates`.
 

@@ -148,6 +148,10 @@ class Dnf(Observed):
         """
         return parse_transaction(self.ask(UPGRADE))
 
+    def long(self, _packages: list[str]) -> list[str]:
+        """Return the commands that take long, as `Apt.long` does."""
+        return [UPGRADE]
+
     @property
     def half_done(self) -> list[str]:
         """Packages in two versions, as a killed dnf leaves them; rpm has no other states between.

@@ -27,6 +27,7 @@ MODES = (
     "nvidia-smi --query-gpu=index,power.limit,compute_mode,ecc.mode.current,ecc.mode.pending,"
     f"mig.mode.current,mig.mode.pending {FORMAT}"
 )
+POWER_RANGE = f"nvidia-smi --query-gpu=index,power.min_limit,power.max_limit {FORMAT}"
 PROTECTED = f"nvidia-smi --query-gpu=index,protected_memory.total {FORMAT}"
 INSTANCES = "nvidia-smi mig -lgi"
 Clocks = dict[str, int | None]
@@ -119,6 +120,15 @@ class Gpus(Observed):
         return parse_modes(answer.stdout) if answer.succeeded else {}
 
     @cached_property
+    def power_range(self) -> dict[str, tuple[float, float]]:
+        """The lowest and the highest power limit in watts, by GPU; without GPUs whose range is unknown.
+
+        Empty if `nvidia-smi` fails.
+        """
+        answer = self.run(POWER_RANGE)
+        return parse_power_range(answer.stdout) if answer.succeeded else {}
+
+    @cached_property
     def confidential(self) -> list[str]:
         """The numbers of the GPUs with protected memory; empty if `nvidia-smi` fails."""
         answer = self.run(PROTECTED)
@@ -189,6 +199,12 @@ def parse_modes(text: str) -> dict[str, Modes]:
         watts = float(power) if re.fullmatch(r"[\d.]+", power) else None
         found[f"GPU {index}"] = Modes(watts, compute.lower(), *result)
     return found
+
+
+def parse_power_range(text: str) -> dict[str, tuple[float, float]]:
+    """Parse lines of the `POWER_RANGE` query, by GPU; lines without two numbers of watts are left out."""
+    rows = re.findall(r"(?m)^(\d+), (\d{1,9}(?:\.\d{1,9})?), (\d{1,9}(?:\.\d{1,9})?)$", text)
+    return {f"GPU {index}": (float(least), float(most)) for index, least, most in rows}
 
 
 def _rows(text: str) -> list[list[str]]:

@@ -18,6 +18,7 @@ INITRAMFS = (
     "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
     "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
 )
+DKMS = "dkms status -k %s"
 FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 BLACKLISTS_MAX = 16
@@ -195,7 +196,7 @@ class NvidiaDriver(Observed):
 
         Empty without DKMS.
         """
-        return parse_dkms(self.run("dkms status -k %s", kernel).stdout)
+        return parse_dkms(self.run(DKMS, kernel).stdout)
 
     def __repr__(self) -> str:
         return "<nvidia_driver>"

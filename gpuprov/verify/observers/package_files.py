@@ -124,6 +124,10 @@ class PackageFiles(Observed):
         """
         return self._answer(packages)[1]
 
+    def long(self, packages: list[str]) -> list[str]:
+        """Return the command that takes long: the comparison of all files."""
+        return [comparison(COMPARED, packages)]
+
     def _answer(self, packages: list[str]) -> Compared:
         """Return the comparison of the packages' files; raises as `compare`."""
         return compare(self, COMPARED, packages)
@@ -168,11 +172,16 @@ def compare(observer: Observed, command: str, packages: list[str]) -> Compared:
     """
     if not packages:
         return [], (0, 0)
-    answer = observer.run(filled(command, packages, budget=str(BUDGET), rows=str(ROWS)))
+    answer = observer.run(comparison(command, packages))
     if not answer.succeeded:
         said = str(answer.stderr).strip().splitlines()[-1:]
         raise NodeFailed(": ".join(["the packages' files cannot be compared", *said]))
     return parse_compared(answer.stdout)
+
+
+def comparison(command: str, packages: list[str]) -> str:
+    """Return the command that compares the files of packages, with the arguments of `compare`."""
+    return filled(command, packages, budget=str(BUDGET), rows=str(ROWS))
 
 
 def filled(command: str, packages: list[str], **values: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.verify.observers.base import Observed
-from gpuprov.verify.observers.package_files import Compared, compare
+from gpuprov.verify.observers.package_files import Compared, compare, comparison
 
 # R: files by rpm's database, N: files now, C: checksums of the files. Configuration, documentation, licenses
 # and ghosts are excluded, as are files that rpm did not install; a system may leave documentation out.
@@ -82,6 +82,10 @@ class RpmFiles(Observed):
             NodeFailed: the files cannot be compared.
         """
         return self._answer(packages)[1]
+
+    def long(self, packages: list[str]) -> list[str]:
+        """Return the command that takes long: the comparison of all files."""
+        return [comparison(COMPARED, packages)]
 
     def _answer(self, packages: list[str]) -> Compared:
         """Return the comparison of the packages' files, see `compare`."""

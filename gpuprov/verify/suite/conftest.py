@@ -40,10 +40,6 @@ def expected(node: NodeUnderTest, request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="session")
-def kernels(host: Node, group: LockedGroup) -> list[str]:
-    """Return the kernels that the module must match: the stated one, or the running and the next one.
-
-    A kernel that is held back from the next boot is included.
-    """
-    named = group.setting("kernel")
-    return host.nvidia_driver.kernels if named in (None, "running") else [named]
+def kernels(node: NodeUnderTest) -> list[str]:
+    """Return the kernels that the module must match."""
+    return node.kernels

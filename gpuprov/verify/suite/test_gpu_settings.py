@@ -56,6 +56,17 @@ def test_modes_unit_is_as_wanted(host: Node, node: NodeUnderTest, expected: str)
     assert own_unit_state(host, MODES_UNIT, command) == expected
 
 
+@pytest.mark.check("gpu.power_range", "nvidia-smi -q -d POWER")
+def test_every_gpu_allows_the_power_limit(host: Node, expected: int) -> None:
+    """Check that the expected power limit is in the range of every GPU; an unknown range is not compared."""
+    outside = {
+        gpu: f"{least:g} to {most:g}"
+        for gpu, (least, most) in host.gpu.power_range.items()
+        if not least <= expected <= most
+    }
+    assert outside == {}
+
+
 @pytest.mark.check("gpu.power_limit", MODES_JOURNAL, SETTERS)
 def test_power_limit_reads_back(host: Node, group: LockedGroup, expected: int) -> None:
     """Check that every GPU of the lock has the expected power limit in watts."""

@@ -32,13 +32,13 @@ def test_unattended_upgrades_leave_them_alone(host: Node, expected: list[str]) -
 @pytest.mark.check("pins.simulated", "apt-get -s -o Debug::NoLocking=true dist-upgrade")
 def test_upgrade_would_move_none(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that a simulated dist-upgrade does not change any package of the lock."""
-    assert sorted(host.packages.moved_by_upgrade & set(_held(group))) == expected
+    assert sorted(host.packages.moved_by_upgrade & set(group.components.packages())) == expected
 
 
 @pytest.mark.check("pins.candidates", "apt-cache policy", "apt-config dump APT::Default-Release")
 def test_apt_prefers_no_other_version(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that no preference makes apt take another version of a package of the lock."""
-    assert host.packages.preferred(_held(group)) == expected
+    assert host.packages.preferred(group.components.packages()) == expected
 
 
 @pytest.mark.check("pins.files", "dpkg-divert --list")
@@ -46,12 +46,7 @@ def test_files_are_the_packages(
     host: Node, group: LockedGroup, expected: list[str], record_property: Callable[[str, str], None]
 ) -> None:
     """Check that no file of the lock's packages is missing, diverted or changed."""
-    held = _held(group)
+    held = group.components.packages()
     read, total = host.package_files.read(held)
     record_property("note", f"{read} of {total} bytes compared by checksum, further files by the record")
     assert host.package_files.differing(held) == expected
-
-
-def _held(group: LockedGroup) -> list[str]:
-    """Return the names of all packages in the lock, sorted."""
-    return sorted({name for _, component in group.components.each() for name in component.closure})

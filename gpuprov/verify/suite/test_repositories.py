@@ -30,6 +30,5 @@ def test_own_file_is_as_the_role_writes_it(host: Node, expected: dict[str, str])
 @pytest.mark.check("repositories.foreign", "apt-cache policy")
 def test_nobody_else_offers_the_locks_packages(host: Node, group: LockedGroup, expected: list[str]) -> None:
     """Check that no other repository offers packages of the lock or belongs to NVIDIA, see `foreign`."""
-    packages = sorted({name for _, component in group.components.each() for name in component.closure})
     own = [repository.url for repository in group.repositories.values() if repository.url]
-    assert host.packages.foreign(packages, own) == expected
+    assert host.packages.foreign(group.components.packages(), own) == expected

@@ -99,6 +99,16 @@ def test_a_value_that_is_unknown_while_the_driver_answers_is_left_to_the_role(
     )
 
 
+@pytest.mark.parametrize(("watts", "seen"), [(99, "100 to 400 on GPU 0, 1, 2, 3"), (100, None), (400, None)])
+def test_a_power_limit_that_no_gpu_allows_is_left_to_no_role(
+    answer: dict[str, Any], group: LockedGroup, watts: int, seen: str | None
+) -> None:
+    settings = group.settings | {"power_limit": Setting(value=watts, reason="", source="")}
+    different = found(answer, group.model_copy(update={"settings": settings})).get("gpu.power_range")
+    assert (different and different.actual) == seen
+    assert different is None or (different.role, different.reboot) == (None, False)
+
+
 @pytest.mark.parametrize("actual", [10**4400, {"a": [[[[1]]]] * 2, "b": 1 << 65}], ids=["alone", "inside"])
 def test_a_difference_has_a_value_that_can_be_printed(actual: Any) -> None:
     found = Difference("tuning.limits", 1, actual, "warning", None, False)

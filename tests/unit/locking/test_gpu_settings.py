@@ -49,3 +49,23 @@ def test_what_consumer_boards_lack_is_reported() -> None:
     (none,) = messages("GeForce GTX 1080", clocks=clocks)
     assert none.endswith("nothing sets them")
     assert messages("GeForce RTX 4090", ecc=False) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"clocks": {"graphics": 1980}}, "clocks"),
+        ({"power_limit": 600, "compute_mode": "exclusive_process"}, "power_limit, compute_mode"),
+    ],
+)
+def test_what_a_driver_without_persistence_forgets_is_refused(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(
+        Refused, match=rf"forgets {named} when .*; .*persistence: true.*, or leave out {named}"
+    ):
+        messages("H200 SXM", persistence=False, **settings)
+    for persistence in (True, None):
+        assert messages("H200 SXM", persistence=persistence, **settings) == []
+
+
+def test_without_persistence_the_defaults_can_be_stated() -> None:
+    assert messages("H200 SXM", persistence=False, compute_mode="default", ecc=True, mig=[]) == []

@@ -55,6 +55,10 @@ class PaperShell(Shell):
     def open(self) -> None:
         """Do nothing."""
 
+    def another(self) -> PaperShell:
+        """Return a shell with the same answers."""
+        return PaperShell(self.answers, self.breaks_at)
+
     def ask(self, command: str, *, quoted: bool = True) -> tuple[int, bytes, bytes]:
         """Return status, output and errors recorded for a command; 127 if none are.
 

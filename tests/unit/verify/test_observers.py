@@ -26,6 +26,7 @@ from gpuprov.verify.observers.gpu import (
     parse_clocks,
     parse_modes,
     parse_pci,
+    parse_power_range,
     parse_state,
 )
 from gpuprov.verify.observers.nvidia_driver import (
@@ -270,3 +271,8 @@ def test_modes_that_a_gpu_does_not_have_are_none() -> None:
         "GPU 0": Modes(300.0, "default", True, False, None, None),
         "GPU 1": Modes(None, "prohibited", None, None, False, True),
     }
+
+
+def test_ranges_of_the_power_limit_are_numbers_of_both_ends() -> None:
+    text = "0, 200.00, 700.00\n1, [N/A], [N/A]\n2, 100, 400\n3, 1e9, 2\n"
+    assert parse_power_range(text) == {"GPU 0": (200.0, 700.0), "GPU 2": (100.0, 400.0)}
