@@ -68,7 +68,7 @@ def _clients(group: LockedGroup) -> list[Expectation]:
 def _scratch(group: LockedGroup) -> list[Expectation]:
     """Return expected mounts, mounts at boot by UUID, and read-ahead in KiB, now and at boot, if stated.
 
-    [] without scratch.
+    [] without scratch. No role replaces a file system of another type, which may hold data.
     """
     stated = group.setting("scratch")
     if not stated:
@@ -77,8 +77,10 @@ def _scratch(group: LockedGroup) -> list[Expectation]:
     ahead = {
         each["mount"]: each["read_ahead_kib"] for each in stated if each.get("read_ahead_kib") is not None
     }
+    filesystems = {each["mount"]: each["filesystem"] for each in stated}
     found = [
-        Expectation("scratch.mounted", {each["mount"]: each["filesystem"] for each in stated}, role),
+        Expectation("scratch.filesystem", filesystems, None),
+        Expectation("scratch.mounted", filesystems, role),
         Expectation("scratch.at_boot", {each["mount"]: "by UUID" for each in stated}, role),
     ]
     checks = ("scratch.read_ahead", "scratch.read_ahead_at_boot") if ahead else ()

@@ -148,7 +148,8 @@ def nodes_under_test(
             greeting = sudo_answer(password) if password and way.user != "root" else ""
         shell = Shell(argv, limits.command_s, greeting)
         backend = ShellBackend(name, shell, limits.node_s)
-        backend.shared = shared[name]
+        if len(group.hosts) > 1:  # the rule reads all texts of the code
+            backend.shared = shared[name]
         host = Host(backend)
         backend.set_host(host)
         nodes.append(NodeUnderTest(name, group, backend, host, image=image, local=local))

@@ -1,6 +1,6 @@
 """Brings a node from a full fleet to every neighbouring one and back: each way must end in sync.
 
-    scripts/campaign neighbours [--only TEXT]... [--together N] [--seed S] [--part K/N] [--skip N]
+    scripts/campaign neighbours [--only TEXT]... [--without TEXT]... [--together N] [--seed S] [--part K/N]
 
 A neighbour differs in one key of fleet.yml: added, removed or changed; the keys are those of the schema. Only
 `gpuprov lock` and `gpuprov apply` are used. A result is `in sync`, a refusal by `lock` or `plan` that names a
@@ -259,12 +259,17 @@ def _tried(road: Road, chosen: list[int], at_once: int, results: list[tuple[Pair
         print(f"{len(results)} of {len(chosen)}", flush=True)
 
 
-def _chosen(road: Road, only: list[str], seed: int | None) -> list[int]:
-    """Return the numbers of the pairs with one of the texts, of all without texts, in the order of a seed."""
+def _chosen(road: Road, stated: argparse.Namespace) -> list[int]:
+    """Return the numbers of the pairs that `only` and `without` name, in the order of `seed`."""
     every = list(map(str, road.pairs()))
-    chosen = [at for at, name in enumerate(every) if not only or any(text in name for text in only)]
-    if seed is not None:
-        Random(seed).shuffle(chosen)  # noqa: S311 - dice, not secrets
+    chosen = [
+        at
+        for at, name in enumerate(every)
+        if not (stated.only and not any(text in name for text in stated.only))
+        and not any(text in name for text in stated.without)
+    ]
+    if stated.seed is not None:
+        Random(stated.seed).shuffle(chosen)  # noqa: S311 - dice, not secrets
     return chosen
 
 
@@ -293,10 +298,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", default=[], help="pairs with this text; repeatable")
+    parser.add_argument("--without", action="append", default=[], help="no pairs with this text; repeatable")
     parser.add_argument("--together", type=int, default=1, help="neighbours in one fleet")
     parser.add_argument("--seed", type=int, help="of a random order; without it, as in the schema")
     parser.add_argument("--part", type=_part, default=(1, 1), help="K/N: every Nth pair from the Kth on")
-    parser.add_argument("--skip", type=int, default=0, help="pairs at the begin of the order")
     stated = parser.parse_args()
     part, parts = stated.part
     began, results = time.monotonic(), list[tuple[Pair, Result, Result]]()
@@ -310,8 +315,8 @@ def main() -> int:
         road.begin()
         print(f"{time.monotonic() - began:.0f} s: the node is provisioned", flush=True)
         with suppress(KeyboardInterrupt):
-            chosen = _chosen(road, stated.only, stated.seed)[part - 1 :: parts]
-            _tried(road, chosen[stated.skip :], stated.together, results)
+            chosen = _chosen(road, stated)[part - 1 :: parts]
+            _tried(road, chosen, stated.together, results)
     print("\n".join(table(results)))
     counts = Counter(each.word for _, *ways in results for each in ways)
     print(", ".join(f"{count} {word}" for word, count in counts.items()))

@@ -163,6 +163,14 @@ def test_place_that_is_used_is_never_mounted_over(driven: StubDriverNode, mount:
     driven.node.run("umount /above/it; rm -rf /other /above", check=False)
 
 
+def test_another_file_system_in_the_place_of_scratch_is_named_before_an_apply(driven: StubDriverNode) -> None:
+    before = driven.group
+    driven.state({"scratch": [{**SCRATCH, "filesystem": "xfs"}]})
+    assert driven.drift("scratch.")["scratch.filesystem"] == {MOUNT: "ext4"}
+    assert "scratch.filesystem" in driven.failed("scratch.")
+    driven.group = before
+
+
 @pytest.mark.slow
 def test_clients_of_storage_elsewhere(driven: StubDriverNode) -> None:
     driven.state({"storage_clients": {"nfs": "nfs-common"}})

@@ -11,6 +11,15 @@ from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 
 
+@observes("scratch.filesystem", "scratch")
+def _filesystem(facts: Facts, expectation: Expectation) -> Any:
+    """Return expected mount point → the type of the file system that is mounted there, else the expected
+    one.
+    """
+    mounted = {mount: facts.scratch[mount]["filesystem"] for mount in expectation.expected}
+    return {**expectation.expected, **{mount: kind for mount, kind in mounted.items() if kind}}
+
+
 @observes("scratch.mounted", "scratch")
 def _mounted(facts: Facts, expectation: Expectation) -> Any:
     """Return expected mount point → its file system's type, None if it is not mounted."""

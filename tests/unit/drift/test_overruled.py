@@ -268,6 +268,17 @@ def test_a_mount_unit_goes_before_fstab() -> None:
     assert (found.actual, found.by) == ({"/scratch": unit}, (unit,))
 
 
+def test_a_file_system_in_the_place_of_scratch_is_left_to_no_role() -> None:
+    row = {"fstab": None, "read_ahead_kib": None, "unit": None}
+    stated = {"/a": "xfs", "/b": "xfs"}
+    mounted = {"/a": {**row, "filesystem": "ext4"}, "/b": {**row, "filesystem": None}}
+    found = seen("scratch.filesystem", stated, scratch=mounted)
+    assert found
+    assert found.actual == {"/a": "ext4"}
+    mounted["/a"]["filesystem"] = "xfs"
+    assert seen("scratch.filesystem", stated, scratch=mounted) is None
+
+
 def test_holds_that_apt_ignores_are_none() -> None:
     packages = {"manager": "dpkg", "text": "libcuda1\tamd64\t1\tx\thold ok installed", "interrupted": False}
     nothing: dict[str, Any] = {"files": {}, "keyrings": {}, "preferences": {}}
