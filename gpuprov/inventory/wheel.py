@@ -24,8 +24,10 @@ MAKE = "scripts/release wheel dist"
 PIP_S = 600
 """Longest time in seconds of pip in a job; its own limit is for each read."""
 PIP_LIMITS = f"ulimit -v 4194304; ulimit -f 524288; exec timeout {PIP_S}"
-"""Beginning of a line of sh, in parentheses, that runs pip: 4 GiB of memory, 256 MiB for a file, and its time. An
-index could send a page or a wheel without an end."""
+"""Beginning of a line of sh that runs pip: 4 GiB of memory, 256 MiB for a file, and its time.
+
+An index could send a page or a wheel without an end.
+"""
 LARGEST = 64 << 20
 _NAME = re.compile(r"gpuprov-[0-9A-Za-z.+!_]{1,60}-py3-none-any\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -73,11 +75,7 @@ def wheel_by_url(stated: str | None) -> Wheel:
         )
     place, _, sha256 = stated.rpartition(HASH)
     wheel = Wheel(place, sha256)
-    if (
-        _scheme(place) in ("http", "https")
-        and _SHA256.fullmatch(sha256)
-        and _NAME.fullmatch(wheel.name)
-    ):
+    if _scheme(place) in ("http", "https") and _SHA256.fullmatch(sha256) and _NAME.fullmatch(wheel.name):
         return wheel
     path = Path(stated)
     if path.is_file() and _NAME.fullmatch(path.name):

@@ -59,14 +59,14 @@ def test_a_lock_has_no_host_whose_name_is_another_to_ansible(tmp_path: Path, nam
         ("ssh", {"policy": "modern"}, "ssh.options as"),
         ("ssh", {"options": {"Port": "x"}}, "ssh.options.Port as"),
         ("ssh", {"options": {"Port": "22", "Banner": []}}, "ssh.options.Banner as"),
-        ("firewall", {"ruleset": {"networks": {"ssh4": ["x"]}, "input": [], "forward": []}}, "networks.ssh4.0 as"),
+        ("firewall", {"ruleset": {"networks": {"ssh4": ["x"]}, "input": [], "forward": []}}, "ssh4.0 as"),
         ("storage_clients", ["nfs"], "storage_clients as"),
         ("health", "on", "health as"),
         ("nccl", {"NCCL_DEBUG": {}}, "nccl.NCCL_DEBUG"),
     ],
 )
 def test_a_setting_of_another_form_is_named(tmp_path: Path, setting: str, value: object, said: str) -> None:
-    """`plan` reads a lock of another person's repository: without it, a role's expectations had a traceback."""
+    """`plan` reads a lock of another person's repository; the expectations of a role had a traceback."""
     document = yaml.safe_load(RECORDED_LOCK.read_text(encoding="utf-8"))
     [group] = document["groups"].values()
     group["settings"][setting] = {"value": value, "reason": "x", "source": "x"}

@@ -16,8 +16,8 @@ from gpuprov.errors import InvalidInput
 from gpuprov.history import History, Run
 from gpuprov.history.ledger import Event, Kind
 from gpuprov.history.record import of_acceptance, of_diagnoses
-from gpuprov.model.floors import NAMES
 from gpuprov.model.documents import parse_document
+from gpuprov.model.floors import NAMES
 from gpuprov.report import criteria
 from gpuprov.report.criteria import (
     PUBLIC,
@@ -144,7 +144,9 @@ def test_mistakes_in_a_list(tmp_path: Path, text: str, message: str) -> None:
 
 def test_a_long_list_takes_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a list whose ids differ: each was compared with all."""
-    text = "title: t\ncriteria:\n" + "".join(f"- {{id: a{n}, text: t, source: s, rules: [x]}}\n" for n in range(20_000))
+    text = "title: t\ncriteria:\n" + "".join(
+        f"- {{id: a{n}, text: t, source: s, rules: [x]}}\n" for n in range(20_000)
+    )
     long = parse_document(text, Criteria, name="long")
     monkeypatch.setattr(criteria, "read_document", lambda *_, **__: long)
     assert seconds_of(lambda: read_criteria("long")) < 1

@@ -343,7 +343,8 @@ def test_a_row_of_one_word_is_no_plugin() -> None:
     """Read a list of plugins whose rows are cut off."""
 
     def change(answers: Answers) -> None:
-        answers["ctr --connect-timeout 2s plugins list"] = 0, "TYPE ID PLATFORMS STATUS\nx\nio cri - ok\n\n", ""
+        rows = "TYPE ID PLATFORMS STATUS\nx\nio cri - ok\n\n"
+        answers["ctr --connect-timeout 2s plugins list"] = 0, rows, ""
 
     host = paper_node("node", locked_group("node"), change).host
     assert Containers.get_module(host).containerd_plugins == {"cri": "ok"}
