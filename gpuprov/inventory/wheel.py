@@ -23,6 +23,11 @@ MAKE = "scripts/release wheel dist"
 """Command that builds the wheel in a checkout and prints its hash as `--wheel` expects it."""
 PIP_S = 600
 """Longest time in seconds of pip in a job; its own limit is for each read."""
+PIP_LIMITS = f"ulimit -v 4194304; ulimit -f 524288; exec timeout {PIP_S}"
+"""Beginning of a line of sh that runs pip: 4 GiB of memory, 256 MiB for a file, and its time.
+
+An index could send a page or a wheel without an end.
+"""
 LARGEST = 64 << 20
 _NAME = re.compile(r"gpuprov-[0-9A-Za-z.+!_]{1,60}-py3-none-any\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -70,11 +75,7 @@ def wheel_by_url(stated: str | None) -> Wheel:
         )
     place, _, sha256 = stated.rpartition(HASH)
     wheel = Wheel(place, sha256)
-    if (
-        urlsplit(place).scheme in ("http", "https")
-        and _SHA256.fullmatch(sha256)
-        and _NAME.fullmatch(wheel.name)
-    ):
+    if _scheme(place) in ("http", "https") and _SHA256.fullmatch(sha256) and _NAME.fullmatch(wheel.name):
         return wheel
     path = Path(stated)
     if path.is_file() and _NAME.fullmatch(path.name):
@@ -82,6 +83,14 @@ def wheel_by_url(stated: str | None) -> Wheel:
         raise InvalidInput(f"--wheel {stated} is a file", expected=EXPECTED, do=do)
     seen = public_url(place or stated) if "://" in stated else stated
     raise InvalidInput(f"--wheel {seen}", expected=EXPECTED, do="see `sha256sum NAME.whl`")
+
+
+def _scheme(url: str) -> str:
+    """Return the scheme of a URL; empty if it is not one, such as with half of an IPv6 address."""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
 
 
 def wheel_of_job(stated: str | None, folder: Path) -> Wheel:
@@ -138,9 +147,9 @@ def install_lines(wheel: Wheel, lock: str = "gpuprov-install.lock") -> list[str]
     return [
         *lines,
         f"echo {shlex.quote(f'{wheel.sha256}  {path}')} | sha256sum --check --quiet",
-        f'python -c "{read}" {quoted} >{lock}',
+        f'python -I -c "{read}" {quoted} >{lock}',
         f"echo {shlex.quote(f'./{path} --hash=sha256:{wheel.sha256}')} >>{lock}",
-        f"timeout {PIP_S} pip install --require-hashes --only-binary :all: --requirement {lock}",
+        f"({PIP_LIMITS} pip install --require-hashes --only-binary :all: --requirement {lock})",
     ]
 
 

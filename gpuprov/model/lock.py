@@ -13,7 +13,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, field_validator
 
 from gpuprov.model.components import COMPONENT
 from gpuprov.model.connection import LOCAL, Connection, HostName, lay_over
@@ -28,6 +28,7 @@ from gpuprov.model.documents import (
 )
 from gpuprov.model.floors import Floors
 from gpuprov.model.hardware import NicHardware, NvmeHardware
+from gpuprov.model.locked_settings import check_form
 from gpuprov.model.marked import Marked
 from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
@@ -249,6 +250,13 @@ class LockedGroup(Strict):
     repositories: dict[str, Repository]
     components: Components
     settings: dict[str, Setting]
+
+    @field_validator("settings")
+    @classmethod
+    def _of_known_form(cls, stated: dict[str, Setting]) -> dict[str, Setting]:
+        """Return the settings; raise ValueError if a value has another form than `gpuprov lock` writes."""
+        check_form({name: each.value for name, each in stated.items()})
+        return stated
 
     def connection_of(self, host: str) -> Connection:
         """Return the connection to one of the hosts: its own values override the group's."""

@@ -87,7 +87,9 @@ def load_profile(name: str, folders: list[Path]) -> ResolvedProfile:
         if wanted in (seen for seen, _ in chain):
             raise InvalidInput(f"{paths[wanted]}: profile {wanted!r} extends itself")
         if len(chain) > DEEPEST:
-            raise InvalidInput(f"profile {name!r} extends more than {DEEPEST} profiles, the last one {wanted!r}")
+            raise InvalidInput(
+                f"profile {name!r} extends more than {DEEPEST} profiles, the last one {wanted!r}"
+            )
         chain.append((wanted, read_document(paths[wanted], Profile)))
         wanted = chain[-1][1].extends
     merged = Profile()

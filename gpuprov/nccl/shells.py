@@ -119,9 +119,13 @@ class Remote:
         return self._output_of(f"command -v {shlex.quote(program)}") or None
 
     def place(self, script: Path) -> str:
-        """See `Shell`: write it into a folder under /tmp, which the first call makes."""
-        if self._folder is None:
+        """See `Shell`: write it into a folder under /tmp, which the first call makes; NodeFailed if it cannot
+        be made.
+        """
+        if not self._folder:
             self._folder = self._output_of("mktemp -d /tmp/gpuprov-XXXXXXXX")
+        if not self._folder:
+            raise NodeFailed(f"{self.where} makes no folder for a script", do="check the space in its /tmp")
         place = f"{self._folder}/{script.name}"
         self._session.run(f"cat >{shlex.quote(place)}", script.read_bytes())
         return place

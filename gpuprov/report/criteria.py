@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,8 +106,8 @@ def read_criteria(name: str) -> Criteria:
         found = parse_document(text, Criteria, name=PUBLIC)
     else:
         found = read_document(Path(name), Criteria, missing=f"name a file, or {PUBLIC} for the shipped list")
-    ids = [each.id for each in found.criteria]
-    if double := {each for each in ids if ids.count(each) > 1}:
+    count = Counter(each.id for each in found.criteria)
+    if double := {each for each, number in count.items() if number > 1}:
         raise InvalidInput(f"{name}: {', '.join(sorted(double))} twice", expected="each id once")
     return found
 

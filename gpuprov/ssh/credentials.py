@@ -146,8 +146,7 @@ def _is_small(path: Path) -> bool:
 
 
 def _certificate(path: str) -> PublicBlob | None:
-    """Return the certificate or public key in a file; None if it cannot be read, or is larger than `LARGEST`.
-    """
+    """Return the certificate or public key in a file; None if it is unreadable or exceeds `LARGEST`."""
     place = Path(path).expanduser()
     if not place.is_file() or not _is_small(place):
         return None

@@ -162,14 +162,16 @@ def _packets(content: bytes) -> Iterator[tuple[int, bytes]]:
     readers that interpret them differently would see different keys.
 
     Raises:
-        InvalidInput: the content is not a keyring, or a packet is cut off or has no definite length, or it has
-            more than `PACKETS` packets.
+        InvalidInput: the content is not a keyring, a packet is cut off or has no definite length, or there
+            are more than `PACKETS`.
     """
     at = number = 0
     while at < len(content):
         number += 1
         if number > PACKETS:
-            raise InvalidInput(f"a keyring of more than {PACKETS} packets", expected="the keys of a repository")
+            raise InvalidInput(
+                f"a keyring of more than {PACKETS} packets", expected="the keys of a repository"
+            )
         head = content[at]
         if not head & 0x80:
             raise InvalidInput("not an OpenPGP key", expected="a keyring, binary or armored")

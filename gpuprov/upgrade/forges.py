@@ -112,11 +112,11 @@ gpuprov-$name:
             curl --fail --silent --show-error --config - "$$@"
         }
         me=$$(api "$$CI_API_V4_URL/user" |
-          python3 -c 'import json, sys; print(int(json.load(sys.stdin)["id"]))')
+          python3 -I -c 'import json, sys; print(int(json.load(sys.stdin)["id"]))')
         own='import json, sys; print(*[int(each["iid"]) for each in json.load(sys.stdin)
           if each["title"] == "gpuprov $name"][:1])'
         open=$$(api --get --data-urlencode "search=gpuprov $name" \
-          "$$issues?state=opened&in=title&author_id=$$me&per_page=100" | python3 -c "$$own")
+          "$$issues?state=opened&in=title&author_id=$$me&per_page=100" | python3 -I -c "$$own")
         if [ -n "$$open" ]; then set -- "body@gpuprov.md" "$$issues/$$open/notes"
         else set -- "description@gpuprov.md" --data-urlencode "title=gpuprov $name" "$$issues"; fi
         api --output /dev/null --data-urlencode "$$@"

@@ -144,7 +144,7 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
         f"gpuprov-{job.name}.service": (
             f"[Unit]\nDescription=gpuprov {job.name}\n"
             "Wants=network-online.target\nAfter=network-online.target\n\n"
-            f"[Service]\nType=oneshot\n{_who(job)}WorkingDirectory={job.folder}\nExecStart={command}\n"
+            f"[Service]\nType=oneshot\n{_who(job)}WorkingDirectory={_path(job.folder)}\nExecStart={command}\n"
             "# Drift (3) is a finding, not a failure of this unit.\n"
             f"SuccessExitStatus={'3' if job.name == 'drift' else '0'}\n"
         ),
@@ -157,12 +157,17 @@ def _systemd(job: Job, program: str) -> dict[str, str]:
     }
 
 
+def _path(folder: Path) -> str:
+    """Return a folder for a unit, in which `%` begins a specifier."""
+    return str(folder).replace("%", "%%")
+
+
 def _who(job: Job) -> str:
     """Return the settings of a service for its user and its writable folders; empty for root."""
     if job.user == "root":
         return ""
     folders = dict.fromkeys(path.parent for path in (job.metrics, job.page) if path)
-    writes = "".join(f"ReadWritePaths=-{folder}\n" for folder in folders)
+    writes = "".join(f"ReadWritePaths=-{_path(folder)}\n" for folder in folders)
     # NoNewPrivileges= prevents sudo: a host with the address `local` needs --user root.
     return (
         f"User={job.user}\nStateDirectory={HOME.rpartition('/')[2]}\nStateDirectoryMode=0700\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, Unreachable
+from gpuprov.locking.catalogs.pip import run_pip
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = {"linux": "Linux", "darwin": "Darwin"}
@@ -118,24 +118,20 @@ def download(pins: Sequence[Pinned], folder: Path, *options: str) -> None:
 
     Raises:
         NoWheel: the index has no wheel with such a hash for the stated platform.
-        GpuprovError: pip fails for another reason.
+        GpuprovError: pip fails for another reason, or exceeds a limit of `run_pip`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     requirements = folder / "requirements.txt"
     requirements.write_text("".join(f"{each.line}\n" for each in pins))
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--only-binary", ":all:", *options]
-    done = subprocess.run(
-        [*command, "--requirement", str(requirements), "--dest", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    requirements.unlink()
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["no message"]
-        kind = NoWheel if "No matching distribution" in lines[-1] else GpuprovError
-        raise kind(f"pip downloads no wheels: {lines[-1]}", do="check pip's index, then repeat")
+    words = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", *options]
+    do = "check pip's index, then repeat"
+    try:
+        run_pip("download", *words, "--requirement", str(requirements), "--dest", str(folder), do=do)
+    except Unreachable as error:
+        kind = NoWheel if "No matching distribution" in error.seen else GpuprovError
+        raise kind(error.seen, do=do) from None
+    finally:
+        requirements.unlink()
 
 
 def pure(pins: Sequence[Pinned], folder: Path) -> dict[Pinned, Path]:

@@ -44,8 +44,8 @@ from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.plugins.connection import ssh
 
-# Ansible removes these keys from what a module prints. It would read `ansible_stats` in its main process, which
-# a value of another form ends, and with it the play of all nodes.
+# Ansible removes these keys from what a module prints. It would read `ansible_stats` in its main process,
+# which a value of another form ends, and with it the play of all nodes.
 constants.INTERNAL_RESULT_KEYS = tuple({*constants.INTERNAL_RESULT_KEYS, "ansible_stats"})
 
 PIECE = 65536

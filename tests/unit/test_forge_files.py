@@ -19,7 +19,7 @@ from gpuprov.apply.proposal import Proposal
 from gpuprov.cli.common.group import gpuprov
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
-from gpuprov.inventory.wheel import LARGEST, PIP_S
+from gpuprov.inventory.wheel import LARGEST, PIP_LIMITS, Wheel, install_lines
 from gpuprov.model.lock import read_lock
 from gpuprov.report.markdown import MARK, MOST, plan_markdown
 from gpuprov.upgrade import forges
@@ -222,7 +222,16 @@ def test_installations_have_the_limits_of_a_wheel() -> None:
     assert f"--max-filesize {LARGEST} " in fetch
     installs = [line for line in lines if "--require-hashes" in line]
     assert len(installs) == 2
-    assert all(line.startswith(f"timeout {PIP_S} ") for line in installs)
+    assert all(line.startswith(f"({PIP_LIMITS} ") and line.endswith(")") for line in installs)
+
+
+def test_no_python_imports_from_the_checkout() -> None:
+    """Look for lines that would run a `json.py` of the repository, also of a pull request."""
+    texts = [(ROOT / name).read_text("utf-8") for name in ("action.yml", "templates/review.yml")]
+    texts += [forges.GITHUB.template, forges.GITLAB.template, *install_lines(Wheel("x.whl", "0" * 64))]
+    calls = [call for text in texts for call in re.findall(r"\bpython3? -.*", text)]
+    assert len(calls) == 7
+    assert all(re.match(r"python3? -I ", call) for call in calls)
 
 
 def test_host_keys_of_earlier_jobs_are_not_kept() -> None:

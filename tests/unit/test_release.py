@@ -15,12 +15,13 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from gpuprov import __version__
-from gpuprov.errors import GpuprovError, InvalidInput
+from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
 from gpuprov_lab.mirror.key import SigningKey, signing_key
+from maintenance.release import locked
 from maintenance.release.__main__ import main
 from maintenance.release.image import archive, build_image, debian
-from maintenance.release.locked import ROOT, Pinned, read_pins
+from maintenance.release.locked import ROOT, NoWheel, Pinned, read_pins
 from maintenance.release.materials import materials
 from maintenance.release.notes import CHANGELOG, notes
 from maintenance.release.pyz import digest
@@ -48,6 +49,26 @@ def release(tmp_path: Path, key: SigningKey, monkeypatch: pytest.MonkeyPatch) ->
 def verified(folder: Path) -> int:
     """Return the exit code of the line that a user types."""
     return subprocess.run(["sh", "-c", VERIFY], cwd=folder, capture_output=True, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [("ERROR: No matching distribution found for x==1", NoWheel), ("exceeded its memory", GpuprovError)],
+)
+def test_pip_of_a_release_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, error: type[GpuprovError]
+) -> None:
+    """Let the pip with limits fail; an index can send pages and files without an end."""
+
+    def run_pip(*words: str, do: str) -> bytes:
+        assert {"download", "--require-hashes", "--no-deps"} <= set(words)
+        raise Unreachable(said, do=do)
+
+    monkeypatch.setattr(locked, "run_pip", run_pip)
+    with pytest.raises(error, match=said) as raised:
+        locked.download([Pinned("x", "1", None, ("sha256:0",))], tmp_path)
+    assert type(raised.value) is error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_line_verifies_what_was_downloaded(release: Path) -> None:

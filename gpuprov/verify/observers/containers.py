@@ -120,7 +120,7 @@ class Containers(Observed):
             NodeFailed: it does not answer.
         """
         rows = [line.split() for line in self.ask("ctr --connect-timeout 2s plugins list").splitlines()[1:]]
-        return {row[1]: row[-1] for row in rows if row}
+        return {row[1]: row[-1] for row in rows if len(row) > 1}
 
     @cached_property
     def toolkit(self) -> tuple[dict[str, Any], dict[str, Any]]:

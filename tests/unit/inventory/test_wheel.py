@@ -50,6 +50,8 @@ def fleet(tmp_path: Path) -> Path:
         f"{URL}#sha256=abc",
         f"ftp://mirror.example/{NAME}#sha256={HASH}",
         f"https://mirror.example/other-1-py3-none-any.whl#sha256={HASH}",
+        f"https://[x/{NAME}#sha256={HASH}",
+        "https://[x",
         f"https://mirror.example/gpuprov-1;x-py3-none-any.whl#sha256={HASH}",
         "gpuprov==1",
         "gpuprov",
@@ -136,7 +138,8 @@ def test_a_job_installs_by_hash_or_not_at_all(
 
 def test_a_job_fetches_by_url_first() -> None:
     first, second, *_, last = install_lines(Wheel(URL, HASH))
-    assert last.startswith("timeout 600 pip install --require-hashes ")
+    limits = "ulimit -v 4194304; ulimit -f 524288; exec timeout 600"
+    assert last.startswith(f"({limits} pip install --require-hashes ")
     assert first.startswith("curl --fail ")
     assert first.endswith(f"--output {NAME} {URL}")
     assert second == f"echo '{HASH}  {NAME}' | sha256sum --check --quiet"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection
@@ -45,3 +46,38 @@ def test_a_lock_has_no_host_whose_name_is_another_to_ansible(tmp_path: Path, nam
     (tmp_path / "fleet.lock.yml").write_text(text.replace(f"{known}:", f"{name}:"), encoding="utf-8")
     with pytest.raises(InvalidInput, match="host names"):
         read_lock(tmp_path / "fleet.lock.yml")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("clocks", 5, "clocks as `gpuprov lock` writes it"),
+        ("clocks", {"graphics": []}, r"clocks.graphics as `gpuprov lock` writes it"),
+        ("mig", "1g.5gb", "mig as"),
+        ("scratch", [{"device": 5}], "scratch.0.device as"),
+        ("tuning", {"sysctl": []}, "tuning.sysctl as"),
+        ("ssh", {"policy": "modern"}, "ssh.options as"),
+        ("ssh", {"options": {"Port": "x"}}, "ssh.options.Port as"),
+        ("ssh", {"options": {"Port": "22", "Banner": []}}, "ssh.options.Banner as"),
+        ("firewall", {"ruleset": {"networks": {"ssh4": ["x"]}, "input": [], "forward": []}}, "ssh4.0 as"),
+        ("storage_clients", ["nfs"], "storage_clients as"),
+        ("health", "on", "health as"),
+        ("nccl", {"NCCL_DEBUG": {}}, "nccl.NCCL_DEBUG"),
+    ],
+)
+def test_a_setting_of_another_form_is_named(tmp_path: Path, setting: str, value: object, said: str) -> None:
+    """`plan` reads a lock of another person's repository; the expectations of a role had a traceback."""
+    document = yaml.safe_load(RECORDED_LOCK.read_text(encoding="utf-8"))
+    [group] = document["groups"].values()
+    group["settings"][setting] = {"value": value, "reason": "x", "source": "x"}
+    (tmp_path / "fleet.lock.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=said):
+        read_lock(tmp_path / "fleet.lock.yml")
+
+
+def test_a_setting_that_is_not_known_is_not_checked(tmp_path: Path) -> None:
+    document = yaml.safe_load(RECORDED_LOCK.read_text(encoding="utf-8"))
+    [group] = document["groups"].values()
+    group["settings"]["later"] = {"value": 5, "reason": "x", "source": "x"}
+    (tmp_path / "fleet.lock.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert read_lock(tmp_path / "fleet.lock.yml").groups

@@ -67,6 +67,15 @@ def test_what_is_placed_is_removed(node: Remote, tmp_path: Path) -> None:
     assert not place.parent.exists()
 
 
+def test_a_script_without_a_folder_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mktemp fail: the script would be written to the root folder."""
+    write_program(tmp_path / "mktemp", "exit 1")
+    node = Remote(Shelled(f"{tmp_path}:/usr/bin:/bin"), "gpu01")
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("the script is sent"))
+    with pytest.raises(NodeFailed, match="gpu01 makes no folder for a script"):
+        node.place(tmp_path / "script.py")
+
+
 def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
     with pytest.raises(NodeFailed, match="nvidia-smi: not found on gpu01"):
         inspect_machine(shell=Remote(Shelled("/usr/bin:/bin"), "gpu01"))

@@ -16,7 +16,9 @@ from gpuprov.errors import InvalidInput
 from gpuprov.history import History, Run
 from gpuprov.history.ledger import Event, Kind
 from gpuprov.history.record import of_acceptance, of_diagnoses
+from gpuprov.model.documents import parse_document
 from gpuprov.model.floors import NAMES
+from gpuprov.report import criteria
 from gpuprov.report.criteria import (
     PUBLIC,
     Criteria,
@@ -28,6 +30,7 @@ from gpuprov.report.criteria import (
     read_criteria,
 )
 from tests import ROOT
+from tests.unit.hostile.timing import seconds_of
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 AT, OLD = "2026-01-30T00:00:00+00:00", "2025-12-01T00:00:00+00:00"
@@ -137,6 +140,16 @@ def test_mistakes_in_a_list(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         read_criteria(str(path))
     assert message in str(refused.value)
+
+
+def test_a_long_list_takes_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a list whose ids differ: each was compared with all."""
+    text = "title: t\ncriteria:\n" + "".join(
+        f"- {{id: a{n}, text: t, source: s, rules: [x]}}\n" for n in range(20_000)
+    )
+    long = parse_document(text, Criteria, name="long")
+    monkeypatch.setattr(criteria, "read_document", lambda *_, **__: long)
+    assert seconds_of(lambda: read_criteria("long")) < 1
 
 
 def results(folder: Path, run: Run, criterion: Criterion) -> list[str]:

@@ -57,7 +57,9 @@ def test_names_match_as_they_do_for_ssh_keygen(tmp_path: Path, names: str) -> No
     assert bool(found.keys("gpu01")) == (theirs.returncode == 0)
 
 
-@pytest.mark.parametrize("pattern", ["*a" * 12 + "*c", "*a" * 120 + "*c", "*" + "?" * 60 + "c", "*a" * 100_000])
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 12 + "*c", "*a" * 120 + "*c", "*" + "?" * 60 + "c", "*a" * 100_000]
+)
 def test_no_pattern_takes_long(tmp_path: Path, pattern: str) -> None:
     """Compare with a name that only the end of a pattern excludes; another person may have written both."""
     found = read(tmp_path, f"{pattern} {words(KEY)}")

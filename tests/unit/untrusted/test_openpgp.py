@@ -7,7 +7,7 @@ import pytest
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.repository.fetch import UNSTATED
 from gpuprov.untrusted.openpgp import LARGEST, PACKETS, binary, fingerprints
-from tests.unit.hostile.timing import SECONDS, seconds_of
+from tests.unit.hostile.timing import seconds_of
 
 NEW_FORMAT_KEY = bytes([0xC0 | 6])
 OLD_FORMAT_KEY = 0x80 | 6 << 2

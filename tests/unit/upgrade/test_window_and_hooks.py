@@ -500,6 +500,13 @@ def test_a_service_has_a_user_of_its_own_and_metrics(tmp_path: Path) -> None:
     assert "User=" not in alone
 
 
+def test_a_percent_sign_of_a_folder_is_no_specifier() -> None:
+    job = replace(schedule.drift(Path("/srv/50%n"), None), metrics=Path("/srv/%h/gpuprov.prom"))
+    unit = schedule.files(job, "systemd", "/usr/bin/true")["gpuprov-drift.service"]
+    assert "WorkingDirectory=/srv/50%%n\n" in unit
+    assert "ReadWritePaths=-/srv/%%h\n" in unit
+
+
 def test_modules_are_made_before_drift_looks() -> None:
     job = schedule.modules(FLEET, None)
     texts = schedule.files(job, "systemd", "/usr/bin/gpuprov")

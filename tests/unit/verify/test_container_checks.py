@@ -337,3 +337,14 @@ def test_what_the_lock_does_not_have_is_not_expected() -> None:
     assert checks(group({})) == set()
     assert checks(group({}, "docker")) == {"docker.packages", "docker.unit"}
     assert "docker.gpus" not in wanted(group(STATED, "docker"))
+
+
+def test_a_row_of_one_word_is_no_plugin() -> None:
+    """Read a list of plugins whose rows are cut off."""
+
+    def change(answers: Answers) -> None:
+        rows = "TYPE ID PLATFORMS STATUS\nx\nio cri - ok\n\n"
+        answers["ctr --connect-timeout 2s plugins list"] = 0, rows, ""
+
+    host = paper_node("node", locked_group("node"), change).host
+    assert Containers.get_module(host).containerd_plugins == {"cri": "ok"}

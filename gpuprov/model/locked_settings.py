@@ -1,0 +1,67 @@
+"""Form of the settings in a lock: as in a fleet, with what `gpuprov lock` adds to some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from gpuprov.model.documents import Strict
+from gpuprov.model.settings import Settings
+from gpuprov.model.settings.access import Firewall, Network, Ssh
+from gpuprov.model.settings.storage import StorageClient
+
+PORTS = r"^[0-9]{1,5}( [0-9]{1,5})*$"
+
+
+class _Options(Strict):
+    """sshd's options; only that of the ports is read by gpuprov itself."""
+
+    model_config = Strict.model_config | {"extra": "allow"}
+    __pydantic_extra__: dict[str, str]
+
+    Port: Annotated[str, Field(pattern=PORTS)]
+
+
+class _LockedSsh(Ssh):
+    """SSH with sshd's options."""
+
+    options: _Options
+
+
+class _Ruleset(Strict):
+    """Table of the firewall: sets with their networks, and rules."""
+
+    networks: dict[str, list[Network]]
+    input: list[str]
+    forward: list[str]
+
+
+class _LockedFirewall(Firewall):
+    """Firewall with its table."""
+
+    ruleset: _Ruleset
+
+
+class LockedSettings(Settings):
+    """Every setting as a lock has it; storage clients have their package."""
+
+    ssh: _LockedSsh | None = None
+    firewall: _LockedFirewall | None = None
+    storage_clients: dict[StorageClient, str] | None = None  # type: ignore[assignment]
+
+
+def check_form(values: Mapping[str, Any]) -> None:
+    """Check the values of settings by their names; unknown names, of a newer gpuprov, are not checked.
+
+    Raises:
+        ValueError: a value has another form; the message names the first one, and what was expected.
+    """
+    known = {name: value for name, value in values.items() if name in LockedSettings.model_fields}
+    try:
+        LockedSettings.model_validate(known)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place} as `gpuprov lock` writes it ({first['msg']})") from None
