@@ -39,9 +39,9 @@ class Limit:
     gds: Span | None = None
     doca_ofed: Span | None = None
     glibc: Span | None = None
-    """Of the system."""
+    """The system's."""
     python: Span | None = None
-    """Of the system."""
+    """The system's own."""
     framework: Literal["torch", "tensorflow", "jax"] | None = None
     release: Span | None = None
     """Releases of the framework."""
@@ -54,5 +54,5 @@ class Limit:
     arch: str | None = None
     flavour: Flavour | None = None
     text: str
-    """What does not work, and the remedy; the finding begins with the parts of the stack."""
+    """The failure and the remedy; the finding begins with the parts of the stack."""
     source: Sources
