@@ -39,6 +39,7 @@ import time
 from typing import Any, TextIO
 
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.loader import filter_loader, test_loader
 
 LAST_LINES = 20
 """Maximum number of lines of a failed program's output in a message."""
@@ -72,6 +73,11 @@ class CallbackModule(CallbackBase):
             self._file = open(path, "a", encoding="utf-8")  # noqa: PTH123, SIM115 - open as long as the run
         else:
             self.disabled = True
+
+    def v2_playbook_on_start(self, playbook: Any) -> None:
+        """Load Jinja's filters and tests once; otherwise each task's process on each host loads them."""
+        for loader in (filter_loader, test_loader):
+            list(loader.all())
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """Keep the play's name for the events that follow."""

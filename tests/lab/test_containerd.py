@@ -142,9 +142,14 @@ FAULTS = {
         {"containerd.plugin"},
     ),
 }
+FAULTS["at-once"] = (
+    "; ".join(fault for fault, _, _ in FAULTS.values()),
+    {check for _, checks, _ in FAULTS.values() for check in checks},
+    {"containerd.plugin"},
+)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", slow_ones(FAULTS, FAULTS.keys() - {"at-once"}))
 def test_fault_is_seen_by_both_witnesses_and_mended(driven: StubDriverNode, name: str) -> None:
     fault, checks, also_failing = FAULTS[name]
     driven.node.run(fault)
@@ -198,6 +203,7 @@ def test_configuration_that_the_plugin_refuses_is_taken_back(driven: StubDriverN
     assert driven.apply("containerd")[1] == []
 
 
+@pytest.mark.slow
 def test_containerd_is_not_restarted_under_a_container_with_gpus(driven: StubDriverNode) -> None:
     driven.node.run(
         "ctr run --detach --rootfs --device /dev/nvidia0 --label io.kubernetes.pod.name=trainer-0"

@@ -205,7 +205,7 @@ def test_configuration_that_the_daemon_refuses_is_taken_back(driven: StubDriverN
 
 
 def test_docker_is_not_restarted_under_a_container_with_gpus(driven: StubDriverNode) -> None:
-    driven.node.run("docker run --detach --name trainer --gpus all asked /bin/sh -c 'while :; do :; done'")
+    driven.node.run("docker run -d -i --name trainer --gpus all asked /bin/sh -c 'read x'")
     driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})
     outcome, changed = driven.apply("docker")
     [failed] = outcome.failed

@@ -189,6 +189,7 @@ def test_a_changed_byte_in_the_store_is_refused(fleet: Fleet) -> None:
     assert "does not match its record" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_changed_byte_on_the_way_is_refused(fleet: Fleet) -> None:
     """Change the copy on arrival, so that the node's archive differs from the store's."""
     node = fleet.nodes[1]

@@ -130,6 +130,7 @@ def test_what_only_the_site_can_take_back_is_seen(driven: StubDriverNode) -> Non
     driven.node.run(f"rm {LATER}; chmod 644 /run/cdi/nvidia.yaml /etc/hosts")
 
 
+@pytest.mark.slow
 def test_changed_lock_changes_the_defaults_and_keeps_the_sites_own(driven: StubDriverNode) -> None:
     driven.node.run(f"cat >{SITE}", input='[containers]\ntz = "UTC"\nshm_size = "3g"\n')
     driven.state({"containers": {**DEFAULTS, "shm_size": "2g"}})

@@ -169,3 +169,20 @@ def test_large_contents_are_not_compared(callback: Any, events: Any) -> None:
     [event] = events()
     assert event["diff"].endswith("/etc/x: 1800 lines before, 1800 after\n" * 2)
     assert "@@" in event["diff"]
+
+
+def test_workers_of_ansible_find_the_filters_loaded(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task's process on each host would read the same files of filters and tests again."""
+    from ansible.plugins.loader import PluginLoader, filter_loader
+    from ansible.plugins.loader import test_loader as of_tests
+
+    loaders = (filter_loader, of_tests)
+    for loader in loaders:
+        loader._clear_caches()
+    callback.v2_playbook_on_start(None)
+
+    def fail(*_: Any) -> None:
+        raise AssertionError("a file of plugins is read")
+
+    monkeypatch.setattr(PluginLoader, "_load_module_source", fail)
+    assert all(list(loader.all()) for loader in loaders)
