@@ -54,7 +54,7 @@ def test_with_a_key_that_the_fleet_names_the_agent_is_not_used(way: Route, tmp_p
 
 @pytest.mark.parametrize("end", ["", "-cert.pub"])
 def test_a_large_file_is_not_read(way: Route, tmp_path: Path, end: str) -> None:
-    """A fleet of another person states the file, which a repository can have as a few bytes."""
+    """Read a file that the fleet of another person states: a repository can have it as a few bytes."""
     with (tmp_path / f"own{end}").open("a") as file:
         file.truncate(1 << 30)
     with pytest.raises(InvalidInput, match=f"own{end} is larger than 262144 bytes"):
