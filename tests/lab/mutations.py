@@ -33,7 +33,7 @@ class Mutation:
         silences: nvidia-smi stops answering, so every check that needs its answer fails too.
         reboots: the change takes effect at a reboot.
         undo: shell commands that revert the change if no role can; `apply` corrects all others.
-        alone: tried without others, because it has an effect on their commands or checks.
+        alone: tried without others, because it changes what their commands or checks do.
     """
 
     name: str
@@ -87,6 +87,7 @@ MUTATIONS = (
         "the module deleted",
         "driver.module_on_disk driver.module_flavour",
         f"rm {DKMS}/nvidia-current.ko*; depmod $K",
+        alone=True,
     ),
     _mutation(
         "a module of another version",
