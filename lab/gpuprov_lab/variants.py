@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuprov_lab.host import execute, write_whole
 from gpuprov_lab.identity import authorise
 from gpuprov_lab.images import contained
+from gpuprov_lab.mirror.publishers import HIDDEN
 
 
 def without_python(root: Path) -> None:
@@ -60,6 +61,29 @@ WantedBy=sysinit.target
 """
 
 
+INSTALL = "apt-get -q -y install --no-install-recommends"
+BORROWED = f"""\
+set -eu
+hidden=/{HIDDEN}
+export PATH=$hidden/bin:$PATH
+mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial
+rm -f /var/cache/apt/archives/*.deb
+apt() {{
+    apt-get -q -y -o Dir::Etc=$hidden/apt -o Dir::State::status=$hidden/dpkg/status \
+        -o Dir::Bin::apt-key=$hidden/bin/apt-key "$@"
+}}
+apt update
+apt --no-install-recommends --download-only install cloud-init
+for package in /var/cache/apt/archives/*.deb; do
+    dpkg-deb --fsys-tarfile $package | tar --extract --keep-directory-symlink --directory /
+done
+rm /var/cache/apt/archives/*.deb
+systemctl enable cloud-init-local cloud-init cloud-config cloud-final
+echo 'system_info: {{distro: rocky}}' >/etc/cloud/cloud.cfg.d/98-gpuprov-lab.cfg
+"""
+"""Shell commands that add Debian's cloud-init to a played system without apt, and have it work as on that
+system.
+"""
 CLOUD = """\
 datasource_list: [NoCloud]
 network: {config: disabled}
@@ -80,7 +104,8 @@ def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
 
     def step(root: Path) -> None:
         if not (root / "usr/bin/cloud-init").exists():
-            inside(root, "apt-get -q update && apt-get -q -y install --no-install-recommends cloud-init")
+            played = (root / HIDDEN / "apt").exists()
+            inside(root, BORROWED if played else f"apt-get -q update && {INSTALL} cloud-init")
         write_whole(root / "etc/cloud/cloud.cfg.d/99-gpuprov-lab.cfg", CLOUD)
         seed = root / "var/lib/cloud/seed/nocloud"
         seed.mkdir(parents=True, exist_ok=True)

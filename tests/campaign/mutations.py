@@ -1,7 +1,8 @@
 """Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
-    scripts/campaign mutations [--system ID] [--only TEXT]... [--overruling] | --markdown
+    scripts/campaign mutations [--system ID] [--only TEXT]... [--alone] [--overruling] | --markdown
 
+Changes that different checks report are made at once; after a complaint each of them is made alone, too.
 Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
 it, and apply must correct it or name its place. Last it looks ten times at a node without changes, some of
 them right after a reboot or while packages are installed, and makes changes that concern no check. Exit 1 if
@@ -32,7 +33,7 @@ from gpuprov_lab.simulator import stub_module
 from tests.campaign._overruling_table import markdown
 from tests.lab.command_line import gpuprov
 from tests.lab.mirror_node import ubuntu
-from tests.lab.mutations import Outcome, Witnesses, excused, possible
+from tests.lab.mutations import Mutation, Outcome, Witnesses, excused, possible, turns
 from tests.lab.mutations_with_dnf import Tables, tables
 from tests.lab.overruling import Tally, Way, rounds, tried
 from tests.lab.provisioned_node import MACHINE, NEWER, OLDER, PROFILE, provision
@@ -83,6 +84,7 @@ def main() -> int:
         help="mutations, or with --overruling ways, with this text in their name; repeatable",
     )
     arguments.add_argument("--system", default=COMPILED_ON, choices=[COMPILED_ON, *OF_DNF])
+    arguments.add_argument("--alone", action="store_true", help="make each mutation alone")
     arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
     arguments.add_argument("--markdown", action="store_true", help="print docs/effective.md and do no more")
     given = arguments.parse_args()
@@ -105,7 +107,8 @@ def try_all(stack: ExitStack, lab: Lab, folder: Path, changes: Tables, given: ar
     for name, why in changes.none.items():
         print(f"    none  {name}: {why}")
     chosen = [each for each in possible(changes.mutations, witnesses.group) if _named(each.name, only)]
-    bad = 0 if given.overruling else count("mutations", map(witnesses.testify, chosen))
+    groups = [[each] for each in chosen] if given.alone else turns(chosen)
+    bad = 0 if given.overruling else count("mutations", mutated(witnesses, groups))
     if given.overruling or not only:
         ways = [way for way in changes.ways if _named(str(way), only)]
         for_cuda = [way for way in changes.with_cuda if _named(str(way), only)]
@@ -195,6 +198,18 @@ def nvidias_node(stack: ExitStack, lab: Lab, folder: Path) -> Witnesses:
     gpuprov(folder, "lock")
     gpuprov(folder, "apply", "--reboot", "--yes", "--no-verify")
     return Witnesses(node.node, folder)
+
+
+def mutated(witnesses: Witnesses, groups: Iterable[list[Mutation]]) -> Iterator[Outcome]:
+    """Make the mutations of each group at once, and each alone if there is a complaint."""
+    for group in groups:
+        outcome = witnesses.testify(*group)
+        if not outcome.complaints:
+            yield from (Outcome(each.name) for each in group)
+            continue
+        yield outcome
+        if len(group) > 1:
+            yield from map(witnesses.testify, group)
 
 
 def overruled(witnesses: Witnesses, ways: Iterable[Way], tally: Tally) -> Iterator[Outcome]:

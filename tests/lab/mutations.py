@@ -33,6 +33,7 @@ class Mutation:
         silences: nvidia-smi stops answering, so every check that needs its answer fails too.
         reboots: the change takes effect at a reboot.
         undo: shell commands that revert the change if no role can; `apply` corrects all others.
+        alone: tried without others, because it changes what their commands or checks do.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Mutation:
     silences: bool = False
     reboots: bool = False
     undo: str = ""
+    alone: bool = False
 
 
 def _mutation(name: str, checks: str, do: str, **more: Any) -> Mutation:
@@ -85,6 +87,7 @@ MUTATIONS = (
         "the module deleted",
         "driver.module_on_disk driver.module_flavour",
         f"rm {DKMS}/nvidia-current.ko*; depmod $K",
+        alone=True,
     ),
     _mutation(
         "a module of another version",
@@ -95,6 +98,7 @@ MUTATIONS = (
         "a module of the other flavour",
         "driver.module_flavour",
         f"for each in {DKMS}/nvidia-current*.ko; do cp /root/open.ko $each; done; depmod $K",
+        alone=True,
     ),
     _mutation("the blacklist deleted", "nouveau.blacklist", "rm /etc/modprobe.d/gpuprov-nouveau.conf"),
     _mutation("the blacklist emptied", "nouveau.blacklist", "echo '#' >/etc/modprobe.d/gpuprov-nouveau.conf"),
@@ -118,12 +122,14 @@ MUTATIONS = (
         "gpu.count gpu.visible",
         OTHER_PCI.format("rm -r $(grep -lx 0x20b2 /run/pci/*/device | head -1 | xargs dirname)"),
         undo=OWN_PCI,
+        alone=True,
     ),
     _mutation(
         "GPUs of another model",
         "gpu.model",
         OTHER_PCI.format("grep -lx 0x20b2 /run/pci/*/device | while read f; do echo 0x20b0 >$f; done"),
         undo=OWN_PCI,
+        alone=True,
     ),
     _mutation(
         "persistence off, and with it clocks and limit",
@@ -322,17 +328,20 @@ class Witnesses:
             self.node.reboot()
             self.node.run("systemctl is-system-running --wait", check=False)
 
-    def testify(self, mutation: Mutation) -> Outcome:
+    def testify(self, *mutations: Mutation) -> Outcome:
         """Change the node, compare drift and verify with the expected checks, and correct the node."""
-        outcome = Outcome(mutation.name)
-        self.change(mutation.do, reboots=mutation.reboots)
-        must = (set(mutation.checks) & self.stated) | (self.need_driver if mutation.silences else set())
+        outcome = Outcome(", ".join(each.name for each in mutations))
+        must: set[str] = set()
+        for each in mutations:
+            self.change(each.do, reboots=each.reboots)
+            must |= (set(each.checks) & self.stated) | (self.need_driver if each.silences else set())
         seen, failed = self.drift(), self.verify()
         outcome.complaints += _differing("drift", seen, must)
         outcome.complaints += _differing("verify", failed - self.proofs, must)
-        if mutation.undo:
-            self.change(mutation.undo)
-        else:
+        for each in mutations:
+            if each.undo:
+                self.change(each.undo)
+        if not all(each.undo for each in mutations):
             mended = gpuprov(self.folder, "apply", "--reboot", "--yes", "--allow-downgrade", code=None)
             if mended.returncode:
                 outcome.complaints.append(f"apply: exit {mended.returncode}: {mended.stdout}{mended.stderr}")
@@ -346,6 +355,28 @@ class Witnesses:
         outcome.complaints += _differing("drift", self.drift(), set())
         outcome.complaints += _differing("verify", self.verify(), set())
         return outcome
+
+
+AT_ONCE = 7
+
+
+def turns(mutations: Iterable[Mutation]) -> list[list[Mutation]]:
+    """Return mutations in groups that are made at once: no two in a group are reported by the same check."""
+    groups: list[list[Mutation]] = []
+    for mutation in mutations:
+        for group in groups:
+            if len(group) < AT_ONCE and not any(_clash(mutation, each) for each in group):
+                group.append(mutation)
+                break
+        else:
+            groups.append([mutation])
+    return groups
+
+
+def _clash(one: Mutation, other: Mutation) -> bool:
+    """Return whether two mutations cannot be made at once."""
+    alone = any(each.alone or each.silences or each.reboots for each in (one, other))
+    return alone or bool(set(one.checks) & set(other.checks))
 
 
 def possible(mutations: Iterable[Mutation], group: LockedGroup) -> list[Mutation]:

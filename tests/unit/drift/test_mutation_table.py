@@ -7,7 +7,7 @@ from collections import Counter
 
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.roles import OVERRULED
-from tests.lab.mutations import BYSTANDERS, MUTATIONS, excused
+from tests.lab.mutations import BYSTANDERS, MUTATIONS, excused, turns
 from tests.lab.mutations_with_dnf import (
     NO_COUNTERPART,
     OTHER_BYSTANDERS,
@@ -39,6 +39,16 @@ def test_nothing_is_excused_that_is_put_to_the_test() -> None:
 def test_each_mutation_has_its_own_name_and_says_something() -> None:
     assert [name for name, times in Counter(each.name for each in MUTATIONS).items() if times > 1] == []
     assert [each.name for each in MUTATIONS if not (each.checks or each.silences)] == []
+
+
+def test_mutations_that_are_made_at_once_are_reported_by_different_checks() -> None:
+    groups = turns(MUTATIONS)
+    assert sorted(each.name for group in groups for each in group) == sorted(each.name for each in MUTATIONS)
+    assert len(groups) < len(MUTATIONS) / 2
+    for group in groups:
+        checks = [check for each in group for check in each.checks]
+        assert len(checks) == len(set(checks))
+        assert len(group) == 1 or not any(each.alone or each.silences or each.reboots for each in group)
 
 
 def test_changes_with_dnf_are_those_of_apt_with_other_commands() -> None:

@@ -1,0 +1,194 @@
+"""A node that plays Rocky Linux 9 without a controller: by cloud-init, as an image, and by itself.
+
+cloud-init is Debian's own, with the files of its class for Rocky Linux. docs/proof.md has what is not shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuprov.catalog import load
+from gpuprov.inventory.exports.cloud_init import LIMIT
+from gpuprov_lab import Lab, Node, simulator
+from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.serve import MirrorServer, served
+from gpuprov_lab.rocky import KERNEL
+from gpuprov_lab.tree import Tree, tree
+from gpuprov_lab.variants import with_cloud_init, with_control_groups
+from tests.lab.cloud_node import MACHINE, PROFILE, await_state, journal, state
+from tests.lab.command_line import gpuprov
+from tests.lab.local_node import FOLDER, LocalNode
+from tests.lab.package_index import build_index, obtained
+from tests.systems import IMAGES
+
+pytestmark = pytest.mark.slow
+SYSTEM = "rhel9"
+IMAGE = IMAGES[SYSTEM]
+DRIVERS = ("580.126.16", "595.71.05")
+STACK = {
+    "repository": "nvidia",
+    "driver": DRIVERS[0],
+    "nccl": "auto",
+    "docker": "28.5",
+    "container_toolkit": "1.19.0",
+    "node_exporter": "auto",
+}
+SETTINGS = {
+    "containers": {"cgroup_driver": "cgroupfs", "shm_size": "1g"},
+    "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
+    "tuning": {"limits": {"nofile": 4096}, "environment": {"OMP_NUM_THREADS": "8"}},
+}
+LOADED = "grep -oE '[0-9]{3}[.][.0-9]+' /proc/driver/nvidia/version | head -1"
+CARRIED = "/etc/gpuprov/fleet.lock.yml"
+PROGRAM = "/opt/gpuprov/bin/gpuprov"
+APPLY = f"{PROGRAM} apply --image train --lock /root/fleet.lock.yml --yes 2>&1"
+INSTALL = (
+    "dnf -q -y install python3.12 && python3.12 -m venv /opt/gpuprov"
+    " && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index"
+    " --find-links {folder} {folder}/gpuprov-*.whl"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A folder with a mirror and a Python package index, and their server."""
+
+    folder: Path
+    mirror: nvidia.Mirror
+    server: MirrorServer
+
+    def fleet(self, hosts: Any, **stack: str) -> dict[str, Any]:
+        """Return a fleet of these hosts."""
+        urls = {**self.mirror.urls(self.server.url), **self.mirror.others(self.server.url)}
+        key = str(self.mirror.key)
+        group = {
+            "profile": PROFILE,
+            "os": SYSTEM,
+            "hosts": hosts,
+            "stack": {**STACK, **stack},
+            "settings": {"kernel": KERNEL, **SETTINGS},
+        }
+        repositories = {name: {"url": url, "key": key} for name, url in urls.items()}
+        return {"groups": {"train": group}, "repositories": repositories}
+
+    def lock(self, fleet: dict[str, Any], name: str = "fleet.lock.yml") -> Path:
+        """Write and lock a fleet; return the lock's path."""
+        (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+        gpuprov(self.folder, "lock", "--lock", name)
+        return self.folder / name
+
+    def wheels(self, place: Path) -> None:
+        """Copy the index's wheels to a folder of a node."""
+        place.mkdir(parents=True)
+        for wheel in self.mirror.root.glob("**/*.whl"):
+            shutil.copy(wheel, place)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("alone")
+    mirror = nvidia.build(folder / "mirror", load(), [SYSTEM])
+    build_index(folder / "mirror")
+    with served(mirror.root) as server:
+        yield Site(folder, mirror, server)
+
+
+def in_sync(node: Node) -> None:
+    """Check that drift and verify of the lock on the node have no complaint."""
+    for verb in ("drift", "verify"):
+        said = node.run(f"{PROGRAM} {verb} --lock {CARRIED} here", check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_cloud_init_brings_a_new_server_to_its_lock(lab: Lab, site: Site) -> None:
+    site.lock(site.fleet("cloud[1-2]"))
+    words = obtained(site.mirror.root, site.server.url)
+    own = ("--lock-url", f"{site.server.url}/own.lock.yml", "--lock-out", f"{site.mirror.root}/own.lock.yml")
+    exported = gpuprov(site.folder, "inventory", "export", "cloud-init", "train", *words, *own)
+    data = exported.stdout.encode()
+    assert len(data) <= LIMIT
+    [node] = lab.up(1, os=IMAGE, gpu=MACHINE, prepare=[with_control_groups, with_cloud_init(data)])
+    result = await_state(node)
+    assert (result["state"], result["exit_code"], result["reboots"]) == ("done", 0, 1), journal(node)
+    assert node.run("cloud-init status", check=False).stdout.strip() == "status: done"
+    assert "rocky" in node.run("cloud-init query distro").stdout
+    in_sync(node)
+    node.reboot()
+    node.run("systemctl is-system-running --wait", check=False)
+    assert state(node)["attempts"] == result["attempts"]
+
+
+@pytest.fixture(scope="module")
+def built(module_lab: Lab, site: Site) -> Iterator[Tree]:
+    """A tree with the image applied."""
+    path = site.lock(site.fleet("cloud[1-2]", builder="image"))
+    with tree(module_lab, IMAGE) as made:
+        simulator.install(made.root, MACHINE)
+        site.wheels(made.root / "srv/wheels")
+        shutil.copy(path, made.root / "root/fleet.lock.yml")
+        made.run(f"{INSTALL.format(folder='/srv/wheels')}; rm -r /srv/wheels")
+        said = made.run(f"{APPLY}; echo exit $?")
+        assert said.endswith("exit 0\n"), said
+        yield made
+
+
+def test_an_image_shows_what_it_can_and_a_second_run_changes_nothing(built: Tree) -> None:
+    judged = json.loads(
+        built.run(f"{PROGRAM} verify --image train --lock /root/fleet.lock.yml -o json 2>/dev/null")
+    )
+    checks = {check["check"] for node in judged["nodes"] for check in node["checks"]}
+    waiting = {check for each in judged["not_judged"].values() for check in each}
+    print(f"{len(checks)} checks judged, {len(waiting)} left: {judged['not_judged']}")  # noqa: T201
+    assert judged["summary"]["passed"] == 1, judged
+    assert {"driver.packages", "driver.module_on_disk", "docker.packages", "pins.hold"} <= checks
+    assert {"driver.loaded", "gpu.count", "docker.unit", "gpu.clocks"} <= waiting
+    assert not checks & waiting
+    assert "changed=0" in built.run(APPLY)
+
+
+def test_a_machine_of_the_image_is_in_sync_after_its_first_boot(module_lab: Lab, built: Tree) -> None:
+    name = f"made-{os.getpid()}"
+    built.save(name)
+    try:
+        [node] = module_lab.up(1, gpu=MACHINE, image=name, names=["made"], prepare=[with_control_groups])
+        result = await_state(node)
+        assert (result["state"], result["exit_code"]) == ("done", 0), journal(node)
+        in_sync(node)
+    finally:
+        module_lab.down()
+        module_lab.drop(name)
+
+
+def test_one_command_on_the_machine_itself_an_upgrade_and_the_way_back(lab: Lab, site: Site) -> None:
+    """Type apply, upgrade and rollback on the machine; each reboots it and goes on by itself."""
+    [node] = lab.up(1, os=IMAGE, gpu=MACHINE, names=["own"], prepare=[with_control_groups])
+    here = LocalNode(node)
+    fleet = site.fleet({node.name: "local"})
+    fleet["rollout"] = {"settle_s": 20}
+    own = node.root / FOLDER[1:]
+    own.mkdir(parents=True)
+    for name, driver in (("fleet.lock.yml", DRIVERS[0]), ("next.lock.yml", DRIVERS[1])):
+        fleet["groups"]["train"]["stack"]["driver"] = driver
+        shutil.copy(site.lock(fleet, name), own)
+    site.wheels(node.root / "opt/wheels")
+    node.run(INSTALL.format(folder="/opt/wheels"))
+    for words, driver in (
+        (("apply", "--local", "--reboot", "--yes"), DRIVERS[0]),
+        (("upgrade", "--local", "--to", "next.lock.yml", "--yes"), DRIVERS[1]),
+        (("rollback", "--local", "--yes"), DRIVERS[0]),
+    ):
+        here.alone(*words)
+        end = here.await_end(words[0])
+        assert end["status"] == "in_sync", end
+        assert node.run(LOADED).stdout.strip() == driver
+        here.gpuprov("verify", "--local")
+        here.gpuprov("drift", "--local")
