@@ -172,7 +172,7 @@ def test_large_contents_are_not_compared(callback: Any, events: Any) -> None:
 
 
 def test_workers_of_ansible_find_the_filters_loaded(callback: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each task's process on each host would read the same files of filters and tests again."""
+    """Check that no file of plugins is read after the start of a playbook: each task would do it again."""
     from ansible.plugins.loader import PluginLoader, filter_loader
     from ansible.plugins.loader import test_loader as of_tests
 
