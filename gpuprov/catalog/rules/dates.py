@@ -62,7 +62,7 @@ def system_day(catalog: Catalog, system: System) -> KernelDate | None:
         return None
     rows: tuple[KernelDate, ...] = catalog.tables["drivers.kernel_dates"]
     of_rhel = [row for row in rows if len(row.first.parts) > UPSTREAM and row.first.within(system.kernel)]
-    if system.family == "rhel" and of_rhel:
+    if system.manager == "dnf" and of_rhel:  # others have RHEL's upstream version, too: Debian 13 has 6.12
         return min(of_rhel, key=lambda row: row.first)
     return kernel_day(catalog, str(system.kernel))
 
