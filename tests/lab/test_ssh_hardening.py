@@ -30,7 +30,6 @@ FAULTS = {
         f"{MATCH}; {RELOAD}; {PERMIT}; touch /etc/ssh/sshd_config",
         "ssh.options ssh.logins ssh.pam ssh.loaded",
     ),
-    "masked": ("systemctl -q mask ssh.service", "ssh.at_boot"),
     "rule": ("nft insert rule inet gpuprov input accept", "firewall.input"),
     "element": ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
     "file": ("rm /etc/gpuprov/firewall.nft", "firewall.at_boot"),
@@ -38,7 +37,7 @@ FAULTS = {
     "flush": ("rm /etc/systemd/system/nftables.service.d/*; systemctl daemon-reload", "firewall.survives"),
 }
 """Name → command, and the checks that fail."""
-AT_ONCE = ("match-block", "masked", "rule", "file")
+AT_ONCE = ("match-block", "rule", "file")
 """Faults that are made and corrected together, as none hides another; slow tests try each fault alone."""
 FAULTS["at-once"] = (
     "; ".join(FAULTS[name][0] for name in AT_ONCE),
