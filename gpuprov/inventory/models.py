@@ -8,7 +8,7 @@ from gpuprov.catalog import load
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.model.fleet import Fleet
 from gpuprov.model.lock import Lock
-from gpuprov.model.profile import load_profile, overlay
+from gpuprov.model.profile import overlay
 
 
 def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str, str]:
@@ -27,10 +27,9 @@ def gpu_models(fleet: Fleet, folder: Path, lock: Lock | None = None) -> dict[str
     if models.keys() == fleet.groups.keys():
         return models
     catalog = load([folder / each for each in fleet.catalog_dirs])
-    folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
-    profiles = {name: load_profile(name, folders).profile for name in fleet.profiles()}
+    profiles = fleet.profiles(folder)
     for name, group in fleet.groups.items():
-        stated = overlay(profiles[group.profile].hardware, group.hardware).gpu.model
+        stated = overlay(profiles[group.profile].profile.hardware, group.hardware).gpu.model
         if name not in models and stated:
             models[name] = find_gpu(catalog, stated).id
     return models

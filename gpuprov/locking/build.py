@@ -23,7 +23,7 @@ from gpuprov.locking.gpu_settings import check_gpu_settings
 from gpuprov.locking.gpudirect import check_compilers, with_peer_memory
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.locking.imex import check_imex
-from gpuprov.locking.inputs import digest, profile_folders
+from gpuprov.locking.inputs import digest
 from gpuprov.locking.network import with_network
 from gpuprov.locking.resolve import ABSENT, AUTO, Answer, Request
 from gpuprov.locking.resolve.checks.security import PREFERRED
@@ -166,7 +166,7 @@ class Builder:
         site_dirs = [folder / each for each in fleet.catalog_dirs]
         self._catalog: Catalog = load(site_dirs, release.folder)
         self._bulletins: Catalog = load(site_dirs)
-        self._profile_dirs = profile_folders(fleet, folder)
+        self._profile_dirs = fleet.profile_folders(folder)
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)

@@ -9,18 +9,11 @@ from pathlib import Path
 from gpuprov.locking.secure_boot import locked_secure_boot
 from gpuprov.model.fleet import Fleet, read_fleet
 from gpuprov.model.lock import Lock, lock_beside
-from gpuprov.model.profile import ResolvedProfile, load_profile
+from gpuprov.model.profile import ResolvedProfile
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.nccl.record import NcclRecord, read_record
 
 STALE = "was not made from {fleet} and its profiles in their current state"
-
-
-def profile_folders(fleet: Fleet, folder: Path) -> list[Path]:
-    """Return the folders of a fleet's own profiles: `profiles` and its `profile_dirs`, below the folder of
-    fleet.yml.
-    """
-    return [folder / each for each in ["profiles", *fleet.profile_dirs]]
 
 
 def digest(
@@ -54,6 +47,6 @@ def changed_since(lock: Lock, lock_path: Path) -> Path | None:
     if lock_beside(path) != lock_path or not path.is_file():
         return None
     fleet, folder = read_fleet(path), path.parent
-    profiles = [load_profile(name, profile_folders(fleet, folder)) for name in fleet.profiles()]
+    profiles = fleet.profiles(folder).values()
     now = digest(fleet, profiles, read_record(path), locked_secure_boot(fleet.secure_boot, folder))
     return None if now == lock.inputs else path

@@ -27,7 +27,7 @@ from gpuprov.model.lock import Reboots, SecurityPolicy
 from gpuprov.model.marked import Marked
 from gpuprov.model.nodeset import expand
 from gpuprov.model.places import Words
-from gpuprov.model.profile import NAME
+from gpuprov.model.profile import NAME, ResolvedProfile, load_profile
 from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
@@ -246,9 +246,24 @@ class Fleet(Strict):
         """Return `FILE:LINE` of a host; empty if it is unknown or the fleet was not read from a document."""
         return self._places.get(host, "")
 
-    def profiles(self) -> list[str]:
-        """Return the names of the groups' profiles, each once."""
-        return list(dict.fromkeys(group.profile for group in self.groups.values()))
+    def profile_folders(self, folder: Path) -> list[Path]:
+        """Return the folders of the fleet's own profiles: `profiles` and `profile_dirs`, below the folder of
+        fleet.yml.
+        """
+        return [folder / each for each in ["profiles", *self.profile_dirs]]
+
+    def profiles(self, folder: Path) -> dict[str, ResolvedProfile]:
+        """Return the groups' profiles by name, each loaded once, in the order of the groups.
+
+        Args:
+            folder: the folder of fleet.yml.
+
+        Raises:
+            InvalidInput: as `load_profile`.
+        """
+        folders = self.profile_folders(folder)
+        names = dict.fromkeys(group.profile for group in self.groups.values())
+        return {name: load_profile(name, folders) for name in names}
 
     def connection_of(self, group: str, host: str) -> Connection:
         """Return a host's connection: its own values override its group's, which override the fleet's."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.fleet import Fleet, read_fleet
 from gpuprov.model.nodeset import expand
-from gpuprov.model.profile import load_profile, overlay
+from gpuprov.model.profile import overlay
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.inputs import from_facts
 from gpuprov.probe.collect import ask
@@ -30,10 +30,9 @@ def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
     Raises:
         InvalidInput: as `load_profile`.
     """
-    folders = [folder / each for each in ["profiles", *fleet.profile_dirs]]
-    profiles = {name: load_profile(name, folders).profile for name in fleet.profiles()}
+    profiles = fleet.profiles(folder)
     stated = {
-        name: overlay(profiles[group.profile].settings, group.settings).nccl or {}
+        name: overlay(profiles[group.profile].profile.settings, group.settings).nccl or {}
         for name, group in fleet.groups.items()
     }
     return {name: {key: str(value) for key, value in values.items()} for name, values in stated.items()}
