@@ -21,6 +21,8 @@ _TITLES = {
     "nccl": "NCCL",
     "python": "Python",
 }
+_OF_DRAFT = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit")
+"""Components that a draft has by the names of a limit's fields."""
 
 
 def combinations(case: Case, draft: Draft) -> Findings:
@@ -29,8 +31,9 @@ def combinations(case: Case, draft: Draft) -> Findings:
     for limit in case.catalog.tables["limits.limits"]:
         if not rules.applies(limit, values) or not _of_host(limit, case, draft):
             continue
-        gpus = tuple(_gpus(limit, case))
-        if gpus or (limit.capability is None and limit.superchip is None):
+        of_gpus = limit.capability is not None or limit.superchip is not None
+        gpus = tuple(_gpus(limit, case)) if of_gpus else ()
+        if gpus or not of_gpus:
             text = f"{', '.join(_named(limit, values, case, gpus))}: {limit.text}"
             yield (violation if limit.refused else warning)(case, limit.rule, text, *limit.source)
 
@@ -39,8 +42,7 @@ def _values(case: Case, draft: Draft) -> dict[str, Version | None]:
     """Return the versions of a stack by the names of a limit's fields."""
     system, framework = case.system, case.framework
     return {
-        **{name: getattr(draft, name) for name in ("driver", "cuda", "cudnn", "nccl", "docker")},
-        "container_toolkit": draft.container_toolkit,
+        **{name: getattr(draft, name) for name in _OF_DRAFT},
         "kernel": issues.kernel_version(case.request.kernel or ""),
         "gds": case.gds_release,
         "doca_ofed": case.doca_release,
@@ -64,11 +66,11 @@ def _of_host(limit: Limit, case: Case, draft: Draft) -> bool:
 
 
 def _gpus(limit: Limit, case: Case) -> Iterator[GpuModel]:
-    """Yield the GPUs that a limit concerns; none if it states nothing about GPUs."""
+    """Yield the GPUs to which a limit's conditions of GPUs apply."""
     for gpu in case.gpus:
         known = limit.capability is None or rules.within(limit.capability, gpu.compute_capability)
         chip = limit.superchip is None or gpu.superchip == limit.superchip
-        if known and chip and (limit.capability or limit.superchip is not None):
+        if known and chip:
             yield gpu
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -120,3 +121,9 @@ def test_a_release_with_fewer_digits_is_the_newest_that_it_names() -> None:
         False,
         True,
     ]
+
+
+def test_each_condition_of_releases_is_compared() -> None:
+    """Compare the names with the record's fields: a condition that is left out would be no condition."""
+    spans = {field.name for field in fields(Limit) if "Span" in str(field.type)}
+    assert {*limits.SPANS, "capability"} == spans
