@@ -449,6 +449,11 @@ class Facts:
         return tuple(str(path) for path in self.raw("sshd")["unread"])
 
     @part
+    def login_groups(self) -> tuple[str, ...]:
+        """Names of the login's groups; empty if there is no such account."""
+        return tuple(str(name) for name in self.raw("login_groups"))
+
+    @part
     def pam(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
         """PAM service (`sshd`, those that it includes, `other`) → place and text of its lines."""
         return {

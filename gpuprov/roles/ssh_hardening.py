@@ -45,7 +45,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     """Return what decides who may log in; if the lock states SSH settings, also their options and ports.
 
     Options that the lock does not state are expected as the system ships them, or stricter. Without SSH
-    settings no role corrects a difference.
+    settings no role corrects a difference. No role adds the login to a group that may log in.
     """
     ssh = group.setting("ssh")
     options = {keyword.lower(): value for keyword, value in ssh["options"].items()} if ssh else {}
@@ -58,6 +58,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     ]
     if not ssh:
         return logins
+    admitted = ssh["options"].get("AllowGroups", "").split()
     contents = {path: hashlib.sha256(f"{text}\n".encode()).hexdigest() for path, text in files(group).items()}
     return [
         Expectation("ssh.options", options, role),
@@ -65,6 +66,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("ssh.at_boot", "enabled", role),
         Expectation("ssh.undone", None, role, severity="warning"),
         *logins,
+        *([Expectation("ssh.login_groups", admitted, None)] if admitted else []),
         *([Expectation("ssh.files", contents, role)] if contents else []),
     ]
 

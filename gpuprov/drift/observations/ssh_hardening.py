@@ -79,6 +79,13 @@ def _value(answer: SshdAnswer, keyword: str, expectation: Expectation) -> str | 
     return value
 
 
+@observes("ssh.login_groups", "login_groups")
+def _login_groups(facts: Facts, expectation: Expectation) -> Any:
+    """Return the groups that may log in, if the login is in one of them, else those of the login."""
+    own = set(facts.login_groups)
+    return expectation.expected if own & set(expectation.expected) else sorted(own)
+
+
 @observes("ssh.pam", "pam")
 def _pam(facts: Facts, expectation: Expectation) -> Any:
     """Return the lines of PAM that admit a user without credentials, with single blanks; [] without any;

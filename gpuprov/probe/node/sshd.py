@@ -1,7 +1,9 @@
 """Collectors of what sshd's listeners accept: options in effect by user and address, and PAM's stack."""
 
 import glob
+import grp
 import os
+import pwd
 import re
 import time
 
@@ -296,6 +298,29 @@ def _changed(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+@collector(seconds=5)
+def login_groups(parameters: "Values") -> "Any":
+    """Return the names of the login's groups, sorted; [] if there is no such account."""
+    try:
+        account = pwd.getpwnam(parameters["login"])
+    except KeyError:
+        return []
+    numbers = os.getgrouplist(account.pw_name, account.pw_gid)
+    return sorted(_group_names(numbers))
+
+
+def _group_names(numbers: "list[int]") -> "Iterator[str]":
+    """Yield the names of groups; one without a name is left out.
+
+    Each is looked up by its number: a directory (LDAP) does not have to list its groups.
+    """
+    for number in set(numbers):
+        try:
+            yield grp.getgrgid(number).gr_name
+        except KeyError:
+            continue
 
 
 @collector(seconds=5)

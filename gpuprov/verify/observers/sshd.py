@@ -105,6 +105,10 @@ class Sshd(Observed):
                 found[keyword] = with_whom(values[odd], user, address, other)
         return found
 
+    def groups_of(self, login: str) -> set[str]:
+        """Return the names of an account's groups; empty if there is no such account."""
+        return set(self.run("id -nG %s", login).stdout.split())
+
     def answers(self, login: str) -> list[Answer]:
         """Return the answers of each listening sshd, without one those of its main file.
 

@@ -37,6 +37,13 @@ def test_nobody_else_may_log_in(host: Node, group: LockedGroup, expected: dict[s
     assert host.sshd.in_effect(group.login, expected, read) == expected
 
 
+@pytest.mark.check("ssh.login_groups", "getent group")
+def test_login_is_in_a_group_that_may_log_in(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    """Check that the login is in one of the groups of AllowGroups."""
+    own = host.sshd.groups_of(group.login)
+    assert (expected if own & set(expected) else sorted(own)) == expected
+
+
 @pytest.mark.check("ssh.pam", PAM)
 def test_nobody_logs_in_without_credentials(host: Node, expected: list[str]) -> None:
     """Check that sshd's PAM service refuses a user without credentials."""

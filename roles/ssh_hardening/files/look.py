@@ -22,6 +22,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 CONFIG = Path("/etc/ssh/sshd_config")
@@ -74,8 +76,17 @@ def groups() -> list[str]:
         account = pwd.getpwnam(question["login"])
     except KeyError:
         return []
-    numbers = os.getgrouplist(account.pw_name, account.pw_gid)
-    return sorted(entry.gr_name for entry in grp.getgrall() if entry.gr_gid in numbers)
+    return sorted(names_of(os.getgrouplist(account.pw_name, account.pw_gid)))
+
+
+def names_of(numbers: list[int]) -> Iterator[str]:
+    """Yield the names of groups; one without a name is left out.
+
+    Each is looked up by its number: a directory (LDAP) does not have to list its groups.
+    """
+    for number in set(numbers):
+        with suppress(KeyError):
+            yield grp.getgrgid(number).gr_name
 
 
 def weak_keys() -> list[str]:

@@ -154,3 +154,11 @@ def test_another_authority_in_a_trusted_file_is_a_difference() -> None:
     assert found
     assert found.actual == {row["path"]: "b" * 64}
     assert seen("ssh.files", {row["path"]: "b" * 64}, files=[file]) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "actual"), [(["root", "admins"], None), (["root"], ["root"]), (["Admins"], ["Admins"]), ([], [])]
+)
+def test_a_login_in_no_group_that_may_log_in_is_named(own: list[str], actual: list[str] | None) -> None:
+    found = seen("ssh.login_groups", ["admins", "wheel"], login_groups=own)
+    assert (found and found.actual) == actual

@@ -31,6 +31,7 @@ LATER = {
         "holding",
         "hugepages",
         "listening",
+        "login_groups",
         "mig",
         "offers",
         "pam",

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gpuprov_devices
@@ -16,6 +17,7 @@ import gpuprov_repos
 import pytest
 import yaml
 
+from gpuprov.probe.node import sshd as node_sshd
 from gpuprov.roles.firewall import BESIDE
 from gpuprov.roles.manager import OWN_FILES
 from gpuprov.roles.repositories import GENERATED, KEY_FILE, RELEASE_PACKAGES, UNSIGNED_PACKAGES
@@ -45,6 +47,18 @@ def sshd(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: str, before: bool) -> None:
     assert sshd.goes_before(Path(path)) is before
+
+
+def test_groups_are_found_in_a_directory_that_does_not_list_them(
+    sshd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getgrouplist", lambda name, number: [number, 70001, 70002])
+    names = {0: "root", 70001: "admins"}
+    monkeypatch.setattr("grp.getgrgid", lambda number: SimpleNamespace(gr_name=names[number]))
+    monkeypatch.setattr("grp.getgrall", list)
+    assert sshd.groups() == ["admins", "root"]
+    assert node_sshd.login_groups({"login": "root"}) == ["admins", "root"]
+    assert node_sshd.login_groups({"login": "gpuprov-unknown"}) == []
 
 
 def test_the_first_line_on_an_option_of_sshd(
