@@ -140,8 +140,7 @@ def run_playbook(
         playbook: its name, `site` or `reboot`.
         nodes: host name → variables of this host only.
         run: the run; the inventory, the events and Ansible's own output are written to its folder.
-        part: a subfolder to use instead, for a playbook that runs several times. Gathered facts are kept for
-            the whole run.
+        part: a subfolder to use instead, for a playbook that runs several times.
         variables: variables for every host and for the plays themselves.
 
     Raises:
@@ -185,7 +184,7 @@ def _play(
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
-            env=_environment(events, Path(scratch), run.folder / "facts") | _leases(run) | own,
+            env=_environment(events, Path(scratch)) | _leases(run) | own,
             stdin=subprocess.PIPE,  # not the terminal: no program may wait for input there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
@@ -259,16 +258,13 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     return [*command, f"gpuprov.gpuprov.{playbook}"]
 
 
-def _environment(events: Path, scratch: Path, facts: Path) -> dict[str, str]:
+def _environment(events: Path, scratch: Path) -> dict[str, str]:
     """Return the environment of ansible-playbook: a lock gives the same run everywhere."""
     return {
         **ansible_environment(scratch),
         "ANSIBLE_COLLECTIONS_PATH": str(link_collection(scratch / "collections")),
         "ANSIBLE_CALLBACKS_ENABLED": "gpuprov.gpuprov.gpuprov_jsonl",
-        "ANSIBLE_GATHERING": "smart",
         "ANSIBLE_INJECT_FACT_VARS": "0",  # a fact from a node would override a variable of the lock
-        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
-        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(facts),
         "ANSIBLE_PIPELINING": "1",
         # With this path Ansible reads the plugin's options once; from the collection, once for each task.
         "ANSIBLE_CONNECTION_PLUGINS": str(share("plugins") / "connection"),

@@ -19,6 +19,8 @@ from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import comp
 # Ansible imports an action in its main process, and forks a process for each task and node.
 node_program.preload()
 
+SYSTEM_PYTHON = ["sh", "-c", 'p=/usr/bin/python3; [ -x "$p" ] || p=python3; exec "$p" "$@"', "sh"]
+"""Command of the system's own Python, which has the package manager's modules, or of the first in PATH."""
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 """Line of ssh about the end of a shared connection."""
 SIZE, VALUES = 8 << 20, 1 << 17
@@ -137,13 +139,18 @@ class OnNode(ActionBase):
             AnsibleActionFail: the node is no longer leased to this run, the script is not Python, failed, or
                 printed no document.
         """
-        facts = task_vars.get("ansible_facts", {})
-        python = facts.get("python", {}).get("executable", "python3")
         try:
             program = node_program.script(source, json.dumps(question))
         except SyntaxError as error:
             raise AnsibleActionFail(f"{script} is not Python: {error}") from error
-        return answered(script, self.execute([python, "-IB", "-"], program, task_vars))
+        return answered(script, self.execute([*_python(task_vars), "-IB", "-"], program, task_vars))
+
+
+def _python(task_vars: Mapping[str, Any]) -> list[str]:
+    """Return the command of a node's Python: the one of its facts or of the inventory, else the system's."""
+    known = task_vars.get("ansible_facts", {}).get("python", {}).get("executable")
+    stated = str(known or task_vars.get("ansible_python_interpreter"))
+    return [stated] if stated.startswith("/") else SYSTEM_PYTHON
 
 
 def answered(script: str, said: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 "waits": whether a kernel that GRUB holds back may lack the module until another node has compiled it,
 "builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
-    {"kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [], "source": "nvidia-current/535.309.01",
-     "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"}, "left": [],
-     "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "streams": [], "dracut": false, "bls": false,
-     "reason": "NVIDIA driver 535.309.01 …"}
+    {"manager": "apt", "system": "debian", "kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [],
+     "source": "nvidia-current/535.309.01", "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"},
+     "left": [], "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "streams": [], "dracut": false,
+     "bls": false, "reason": "NVIDIA driver 535.309.01 …"}
 
-`kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
+`system` is ID of os-release. `kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
 without the module, or with another module than that build. `outdated`: a new grub.cfg, or the role's program
 for boot entries, would set another default. `left` are removed packages with their configuration still
 there. `dracut`: it is installed. `bls`: kernels are added as entries in /boot/loader. `streams` are dnf's
@@ -34,6 +34,13 @@ from gpuprov_node import output, packages
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
+
+
+def system() -> str:
+    """Return ID of os-release, "" without one."""
+    release = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"""(?m)^ID=["']?([^"'\n]*)""", release)
+    return found.group(1) if found else ""
 
 
 def images(root: str = "/") -> list[str]:
@@ -245,6 +252,8 @@ def main() -> None:
         return module(kernel, asked["modules"]) == wanted
 
     look = {
+        "manager": package_manager().NAME,
+        "system": system(),
         "kernels": kernels,
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),

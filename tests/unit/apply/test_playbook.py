@@ -110,7 +110,7 @@ def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: p
 
 
 def test_facts_of_a_node_replace_no_variable(tmp_path: Path) -> None:
-    assert playbook._environment(tmp_path / "events", tmp_path, tmp_path)["ANSIBLE_INJECT_FACT_VARS"] == "0"
+    assert playbook._environment(tmp_path / "events", tmp_path)["ANSIBLE_INJECT_FACT_VARS"] == "0"
 
 
 CONNECT = """
