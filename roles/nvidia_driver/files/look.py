@@ -11,11 +11,11 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
      "left": [], "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "streams": [], "dracut": false,
      "bls": false, "reason": "NVIDIA driver 535.309.01 …"}
 
-`system` is ID of os-release. `kernels` are those that need the module, `fitting` those that a build of another node fits, `unbuilt` those
-without the module, or with another module than that build. `outdated`: a new grub.cfg, or the role's program
-for boot entries, would set another default. `left` are removed packages with their configuration still
-there. `dracut`: it is installed. `bls`: kernels are added as entries in /boot/loader. `streams` are dnf's
-enabled module streams. `reason` is a failure's message.
+`system` is ID of os-release. `kernels` are those that need the module, `fitting` those that a build of
+another node fits, `unbuilt` those without the module, or with another module than that build. `outdated`: a
+new grub.cfg, or the role's program for boot entries, would set another default. `left` are removed packages
+with their configuration still there. `dracut`: it is installed. `bls`: kernels are added as entries in
+/boot/loader. `streams` are dnf's enabled module streams. `reason` is a failure's message.
 """
 
 from __future__ import annotations
