@@ -20,6 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", NAMES)
 def test_examples_fit_and_an_unknown_key_does_not(folder: Path, kind: str) -> None:
     import jsonschema  # takes two seconds, which other test processes need not spend

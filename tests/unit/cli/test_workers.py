@@ -69,6 +69,7 @@ def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
+@pytest.mark.thorough
 def test_acceptance_by_workers_is_the_same_and_between_nodes_it_is_refused(tmp_path: Path) -> None:
     nodes = ("root@127.0.0.1:1", "root@127.0.0.1:2")
     by = ("--workers", "local:1")

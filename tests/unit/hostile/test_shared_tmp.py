@@ -35,6 +35,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes names as another user, in a mount namespace")
 def test_names_that_another_user_has_taken_are_not_used(tmp_path: Path) -> None:
     shared, victim = tmp_path / "tmp", tmp_path / "tmp/victim"

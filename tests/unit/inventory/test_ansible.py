@@ -86,6 +86,7 @@ def generated(folder: Path) -> Path:
     return folder / "out"
 
 
+@pytest.mark.thorough
 def test_ansible_reads_the_folder_and_the_fleet_alike(folder: Path) -> None:
     generated(folder)
     from_folder = json.loads(ansible(folder, "-i", "out", "--list"))
@@ -129,6 +130,7 @@ def test_a_fleet_as_init_writes_it_is_an_inventory_where_the_collection_is_insta
     assert graph.split() == ["@gpu:", "|--gpu01", "|--gpu02"]
 
 
+@pytest.mark.thorough
 def test_an_inventory_script_answers_as_ansible_asks(folder: Path) -> None:
     program = Path(sys.executable).with_name("gpuprov")
     write_program(folder / "inventory.sh", f'exec {program} inventory list -F {folder}/fleet.yml "$@"')
@@ -227,6 +229,7 @@ def test_what_further_groups_speak_of_must_be_there(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_every_shipped_profile_goes_to_ansible_and_back(tmp_path: Path, locked: MakeLock) -> None:
     rows = [
         f"  {name}: {{profile: {name}, hosts: 'n{number}-[1-2]', os: ubuntu24.04, {of_the_mirror(name)}}}"

@@ -219,6 +219,7 @@ def test_outputs_without_a_machine_are_named(tmp_path: Path) -> None:
 SCRIPT = "echo 'boto: no credentials found' >&2\nexit 3"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [

@@ -98,11 +98,13 @@ def test_nothing_is_done_by_a_file_that_is_none(
     assert {each["msg"] for each in said.values()} == {"the node is not leased to this run"}
 
 
+@pytest.mark.thorough
 def test_where_no_run_has_leases_all_is_done(play: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     play(None, script(tmp_path))
     assert len(list(tmp_path.glob("*.done"))) == len(NODES)
 
 
+@pytest.mark.thorough
 def test_a_node_that_is_not_the_runs_leaves_a_play_of_reboots_without_ending_it(
     play: Callable[..., dict[str, Any]],
 ) -> None:

@@ -200,6 +200,7 @@ def test_a_failure_of_another_form_is_a_failure(
     assert (result["failed"], result["msg"]) == (True, json.dumps(failure))
 
 
+@pytest.mark.thorough
 def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
     run("ansible-galaxy", "collection", "build", "--output-path", str(tmp_path), str(ROOT), folder=tmp_path)
     [archive] = tmp_path.glob("gpuprov-gpuprov-*.tar.gz")
@@ -225,6 +226,7 @@ def test_roles_of_the_collection_find_it_too(tmp_path: Path) -> None:
     assert "Read the state of the toolkit and its predecessors" in said.stdout
 
 
+@pytest.mark.thorough
 def test_files_are_written_by_the_same_way(tmp_path: Path) -> None:
     there, other = tmp_path / "system/our.service", tmp_path / "other"
     files = {"files": [{"path": str(there), "content": "[Unit]\n", "mode": "0640"}], "remove": [str(other)]}
@@ -258,6 +260,7 @@ def test_files_are_written_by_the_same_way(tmp_path: Path) -> None:
     assert answer["failed"]["rc"] == 3
 
 
+@pytest.mark.thorough
 def test_programs_and_units_have_no_library_of_ansibles(tmp_path: Path) -> None:
     echo = {"argv": ["sh", "-c", "cat; echo $WORD; echo no >&2; exit $0", "3"], "stdin": "it's\n"}
     (tmp_path / "systemctl").write_text(

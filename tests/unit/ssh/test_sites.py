@@ -591,6 +591,7 @@ def test_workers_of_this_machine_are_as_many_as_stated(
     assert counts == [expected]
 
 
+@pytest.mark.thorough
 def test_workers_of_this_machine_open_no_port_without_tls() -> None:
     """Require a certificate on each port that listens: no web pages and no plain TCP."""
     with hire("local:1", {}) as crew:

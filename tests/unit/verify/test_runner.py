@@ -58,6 +58,7 @@ def test_this_machine_is_judged_and_reported(commands: Path, tmp_path: Path) -> 
     assert suites.get("failures") == str(sum(status == "failed" for status in seen.values()))
 
 
+@pytest.mark.thorough
 def test_pytest_of_the_operator_does_not_interfere(
     commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

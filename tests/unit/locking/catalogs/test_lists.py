@@ -90,6 +90,7 @@ def wheel(folder: Path, name: str, number: str, *asks: str) -> None:
         made.writestr(f"{stem}.dist-info/RECORD", "")
 
 
+@pytest.mark.thorough
 def test_wheels_are_read_as_pip_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = str(load().cudnn[-1].version)
     for number in ("9.99.0.1", newest):

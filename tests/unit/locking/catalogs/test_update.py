@@ -54,6 +54,7 @@ def test_a_newer_catalog_counts_at_once(release: Path, key: tuple[SigningKey, Pa
     assert "is already installed" in run("update", str(release)).stdout  # the key is already known
 
 
+@pytest.mark.thorough
 def test_a_wheel_is_the_same_release_and_pip_finds_it(
     release: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def bmc(board: Board, **changes: object) -> Bmc:
     return Bmc.model_validate(stated | changes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kinds", "orderly", "sent"),
     [
