@@ -3,8 +3,8 @@
 Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object, an `Order`. Prints
 
     {"sets": ["cudnn", "nccl"], "transaction": ["libnccl2=2.28.9-1+cuda13.0", "libnccl1-"],
-     "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "led": true, "refreshed": true,
-     "changed": true, "failure": null}
+     "residue": ["nvidia-driver-pinning-570"], "remembers": ["nccl"], "settled": [],
+     "led": true, "refreshed": true, "changed": true, "failure": null}
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> None:
             failure = manager.failure(intent(order, plan), error)
     changed = bool(plan.transaction + plan.residue + plan.remembers)
     how = {"led": order != asked, "refreshed": refreshed, "changed": changed, "failure": failure}
-    document = {**plan._asdict(), **how}
+    document = {**plan._asdict(), "settled": settled(asked, found), **how}
     sys.stdout.write("\n" + json.dumps(document) + "\n")
 
 
@@ -148,6 +148,13 @@ def joined(order: Order, found: Found) -> Order:
     along = {name: packages for name, packages in order.along.items() if new(name, packages, found)}
     beside = dict.fromkeys([*order.beside, *order.along_beside])
     return order._replace(sets={**order.sets, **along}, beside=list(beside))
+
+
+def settled(order: Order, found: Found) -> list[str]:
+    """Return the further sets if the node has all of them, with the packages that they need; else none."""
+    whole = order._replace(sets={**order.sets, **order.along}, beside=[*order.beside, *order.along_beside])
+    plan = planned(whole, found)
+    return [] if plan.transaction + plan.residue + plan.remembers else sorted(order.along)
 
 
 def without_others(asked: Order, order: Order) -> Order:

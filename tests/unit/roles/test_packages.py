@@ -192,6 +192,27 @@ def test_first_packages_come_for_sets_that_the_node_has_nothing_of() -> None:
     assert plan == (["dcgm"], ["dcgm=4"], [], ["dcgm"])
 
 
+RECORDED = {"nccl": ["libnccl-dev", "libnccl2"], "dcgm": ["dcgm"]}
+
+
+@pytest.mark.parametrize(
+    ("installed", "records", "sets"),
+    [
+        ({**NEW, "dcgm": "4", "dbus": "1"}, RECORDED, ["dcgm", "nccl"]),
+        ({**NEW, "dcgm": "4"}, RECORDED, []),
+        ({**OLD, "dcgm": "4", "dbus": "1"}, RECORDED, []),
+        ({**NEW, "dcgm": "4", "dbus": "1"}, {**RECORDED, "dcgm": ["dcgm", "datacenter-gpu-manager"]}, []),
+        ({**NEW, "dcgm": "4", "dbus": "1"}, {"nccl": RECORDED["nccl"]}, []),
+    ],
+)
+def test_sets_are_settled_if_nothing_is_left_to_do_for_any(
+    installed: dict[str, str], records: dict[str, list[str]], sets: list[str]
+) -> None:
+    whole = order(sets={}, along={"nccl": NEW, "dcgm": {"dcgm": "4"}}, along_beside=["dbus"])
+    assert transaction.settled(whole, transaction.Found(installed, {}, records)) == sets
+    assert transaction.settled(order(), transaction.Found(installed, {}, records)) == []
+
+
 @pytest.mark.parametrize(("there", "words"), [(OLD, 4), (NEW, 0)])
 def test_others_come_along_with_a_set_that_needs_something(
     node: list[list[str]],
