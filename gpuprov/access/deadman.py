@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from gpuprov.access.ruleset import admits, ssh_networks
 from gpuprov.access.scripts import node_script
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import LockedGroup
@@ -90,19 +91,7 @@ def refuse_if_shut_out(group: LockedGroup, source: str) -> None:
     Raises:
         Refused: the address is not allowed; the message names it and the setting.
     """
-    firewall = group.setting("firewall")
-    if firewall is None or firewall["trusted_interfaces"]:
-        return
-    networks = firewall["ruleset"]["networks"]
-    if not any(name.startswith("ssh") for name in networks):
-        return
-    allowed = [
-        ipaddress.ip_network(each)
-        for name, elements in networks.items()
-        if name.startswith(("ssh", "fleet"))
-        for each in elements
-    ]
-    if not any(ipaddress.ip_address(source) in network for network in allowed):
+    if not admits(ssh_networks(group.setting("firewall")), source):
         raise Refused(
             f"the firewall would reject {source}, the source address of this connection",
             do="add its network to settings.firewall.ssh_from and lock again",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpuprov.errors import Refused
@@ -61,6 +61,31 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
         "input": [INPUT, *rules],
         "forward": [FORWARD, *_published(firewall, [*ours, *monitor])],
     }
+
+
+def ssh_networks(firewall: Mapping[str, Any] | None) -> list[str]:
+    """Return the networks from which a locked firewall allows SSH, also those of the fleet.
+
+    [] if any address is allowed: without a firewall, without networks for SSH, and with trusted interfaces,
+    through which a connection may come.
+    """
+    networks = firewall["ruleset"]["networks"] if firewall else {}
+    if not firewall or firewall["trusted_interfaces"] or not any(name.startswith("ssh") for name in networks):
+        return []
+    allowed = (elements for name, elements in networks.items() if name.startswith(("ssh", "fleet")))
+    return [network for elements in allowed for network in elements]
+
+
+def admits(networks: Collection[str], address: str) -> bool:
+    """Return whether SSH from an address is allowed: by one of `ssh_networks`, if there are none, or as
+    loopback.
+
+    Raises:
+        ValueError: it is no IP address.
+    """
+    source = ipaddress.ip_address(address)
+    allowed = map(ipaddress.ip_network, networks)
+    return source.is_loopback or not networks or any(source in network for network in allowed)
 
 
 def by_number(rules: Iterable[str]) -> list[str]:

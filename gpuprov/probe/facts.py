@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Any, TypeVar, overload
 
 from gpuprov.errors import GpuprovError, NodeFailed
@@ -447,6 +448,11 @@ class Facts:
     def sshd_unread(self) -> tuple[str, ...]:
         """sshd's files that changed after a listening sshd has read them."""
         return tuple(str(path) for path in self.raw("sshd")["unread"])
+
+    @part
+    def origin(self) -> str:
+        """Address from which the node receives the controller's SSH connection; 127.0.0.1 without SSH."""
+        return str(ip_address(str(self.raw("origin"))))
 
     @part
     def login_groups(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from gpuprov.access.ruleset import by_number
+from gpuprov.access.ruleset import by_number, ssh_networks
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import COMMAND, DROP_IN, OWN_FILE, fails, mends
@@ -38,14 +38,17 @@ def expectations(group: LockedGroup) -> list[Expectation]:
 
     `firewall.unit` is also wrong while a service of `BESIDE` runs or is enabled, which could refuse what the
     rules accept. `firewall.survives` are the commands of nftables.service after which the rules are loaded
-    again. `firewall.at_boot` is what gpuprov's file of rules loads, now or at the next boot.
+    again. `firewall.at_boot` is what gpuprov's file of rules loads, now or at the next boot. No role corrects
+    networks for SSH without the controller's own address.
     """
     firewall = group.setting("firewall")
     if firewall is None:
         return []
     rules, role = firewall["ruleset"], "firewall"
     chains = {name: by_number(rules[name]) for name in CHAINS}
+    allowed = ssh_networks(firewall)
     return [
+        *([Expectation("firewall.controller", allowed, None)] if allowed else []),
         Expectation("firewall.unit", "enabled", role, subject=FIREWALL_COMMAND),
         Expectation("firewall.survives", FLUSHES, role),
         Expectation("firewall.networks", rules["networks"], role),

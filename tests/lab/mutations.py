@@ -252,6 +252,7 @@ ELSEWHERE = {
     "gpu.mig_pending": "tests/lab/test_gpu_settings.py",
     "gpu.mig_layout": "tests/lab/test_gpu_settings.py",
     "ssh.login_groups": "scripts/campaign neighbours",
+    "firewall.controller": "scripts/campaign neighbours",
     "ssh.ports": "tests/lab/test_ssh_hardening.py",
     "ssh.undone": "tests/lab/test_ssh_hardening.py",
     "firewall.networks": "tests/lab/test_ssh_hardening.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpuprov.access.ruleset import admits
 from gpuprov.drift.observations.registry import names_who, observes
 from gpuprov.drift.observations.units import commanded_by, own_unit_state
 from gpuprov.probe.facts import Facts
@@ -21,6 +22,12 @@ def _unit(facts: Facts, expectation: Expectation) -> str:
 
 
 names_who("firewall.unit")(commanded_by)
+
+
+@observes("firewall.controller", "origin")
+def _controller(facts: Facts, expectation: Expectation) -> Any:
+    """Return the networks from which SSH is allowed if the controller is in one, else its address."""
+    return expectation.expected if admits(expectation.expected, facts.origin) else [facts.origin]
 
 
 @observes("firewall.survives", "firewall")

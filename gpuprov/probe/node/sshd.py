@@ -301,6 +301,12 @@ def _changed(path: str) -> float:
 
 
 @collector(seconds=5)
+def origin(parameters: "Values") -> "Any":
+    """Return the controller's address; 127.0.0.1 without ssh."""
+    return _connection()[0]
+
+
+@collector(seconds=5)
 def login_groups(parameters: "Values") -> "Any":
     """Return the names of the login's groups, sorted; [] if there is no such account."""
     try:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuprov.access.ruleset import admits
 from gpuprov.roles.firewall import BESIDE, CHAINS, FIREWALL_RULES, FIREWALL_UNIT, firewall_state
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.readings import own_unit_state
@@ -20,6 +21,13 @@ def test_rules_come_back_at_boot(host: Node, node: NodeUnderTest, expected: str)
     command = node.wanted["firewall.unit"].subject
     own = own_unit_state(host, FIREWALL_UNIT, command)
     assert firewall_state(own, host.firewall.beside(BESIDE)) == expected
+
+
+@pytest.mark.check("firewall.controller", 'echo "$SSH_CONNECTION"')
+def test_the_locked_rules_admit_the_controller(host: Node, expected: list[str]) -> None:
+    """Check that the controller's address is in one of the networks from which SSH is allowed."""
+    address = host.sshd.connection[0]
+    assert (expected if admits(expected, address) else [address]) == expected
 
 
 @pytest.mark.check("firewall.survives", "systemctl cat nftables.service")

@@ -13,8 +13,11 @@ from gpuprov.access.deadman import Guard, refuse_if_shut_out
 from gpuprov.apply.context import Consent, Options, RunContext
 from gpuprov.apply.guarded import run_guarded
 from gpuprov.apply.playbook import NodeOutcome
+from gpuprov.drift.judge import judge
 from gpuprov.errors import GpuprovError, NodeFailed, Refused, Unreachable
 from gpuprov.model.lock import Lock, LockedGroup, Setting, read_lock
+from gpuprov.probe.facts import Facts
+from gpuprov.roles.firewall import expectations
 from gpuprov.ssh import client_config
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.route import forget_routes
@@ -150,6 +153,26 @@ def test_a_firewall_without_room_for_us_is_refused() -> None:
 )
 def test_a_firewall_with_room_for_us_is_not(firewall: dict[str, Any]) -> None:
     refuse_if_shut_out(group("a", firewall=firewall), "198.18.0.1")
+
+
+@pytest.mark.parametrize(
+    ("address", "seen"),
+    [
+        ("198.18.0.1", ["198.18.0.1"]),
+        ("10.1.2.3", None),
+        ("10.200.0.1", None),
+        ("127.0.0.1", None),
+        ("::1", None),
+        ("fe80::1%eth0", ["fe80::1%eth0"]),
+    ],
+)
+def test_a_controller_that_would_be_rejected_is_a_difference_that_no_role_corrects(
+    address: str, seen: list[str] | None
+) -> None:
+    firewall = rules(ssh4=["10.0.0.0/9"], fleet4=["10.200.0.0/24"], monitor4=["198.18.0.0/16"])
+    [expected] = expectations(group("a", firewall=firewall))[:1]
+    found = judge("a", Facts("a", "", 0.0, {"origin": address}), [expected]).drift
+    assert [(each.actual, each.role) for each in found] == ([(seen, None)] if seen else [])
 
 
 def test_networks_behind_a_trusted_interface_are_not_shut_out() -> None:

@@ -34,6 +34,7 @@ LATER = {
         "login_groups",
         "mig",
         "offers",
+        "origin",
         "pam",
         "podman",
         "package_files",
