@@ -252,6 +252,7 @@ ELSEWHERE = {
     "gpu.mig_pending": "tests/lab/test_gpu_settings.py",
     "gpu.mig_layout": "tests/lab/test_gpu_settings.py",
     "ssh.ports": "tests/lab/test_ssh_hardening.py",
+    "ssh.main_process": "tests/lab/test_ssh_hardening.py",
     "ssh.undone": "tests/lab/test_ssh_hardening.py",
     "firewall.networks": "tests/lab/test_ssh_hardening.py",
     "firewall.input": "tests/lab/test_ssh_hardening.py",
@@ -327,7 +328,7 @@ class Witnesses:
         return f"K={self.node.kernel} V={self.group.components.driver.version}\n"
 
     def attempt(self, do: str) -> str:
-        """Run shell commands on the node up to the first that fails; return its message, "" if all succeed."""
+        """Run shell commands on the node up to one that fails; return its message, "" if all succeed."""
         done = self.node.run(f"{self._given}set -e\n{do}", check=False)
         return (done.stderr.strip() or f"exit {done.returncode}") if done.returncode else ""
 

@@ -67,7 +67,9 @@ OTHER_BYSTANDERS = {
     "an unattended origin of the site's own": f"sed -i 's/^excludepkgs = /&postgresql /' {AUTOMATIC}",
 }
 SITE_REPOSITORY = "/etc/yum.repos.d/site.repo"
-SAME_PACKAGES = f"sed -e 's/^\\[gpuprov-/[site-/' -e 's,//[^/]*/,&again/,' {OWN_FILE} >{SITE_REPOSITORY}"
+SAME_PACKAGES = (
+    f"sed -e 's/^\\[gpuprov-/[site-/' -e '/^baseurl/s,//[^/]*/,&again/,' {OWN_FILE} >{SITE_REPOSITORY}"
+)
 """The lock's repositories under other names and addresses; the mirror has them below `again/`, too."""
 READ = "dnf -q -y makecache"
 """What a repository offers is known only after dnf has read it, as with apt."""

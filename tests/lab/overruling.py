@@ -614,6 +614,10 @@ ELSEWHERE = {
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
     ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",
     (
+        "ssh.main_process",
+        "a mask and an unmask after which systemd has lost sshd's process",
+    ): "tests/lab/test_ssh_hardening.py",
+    (
         "firewall.input",
         "nft by hand: a flush, another rule in gpuprov's table",
     ): "tests/lab/test_ssh_hardening.py",

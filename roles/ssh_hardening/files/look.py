@@ -1,13 +1,15 @@
 """State of a node for the role ssh_hardening, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node, from standard input. Argument: a JSON object with the requested
+Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object with the requested
 `options` as `sshd -T` prints them, and `login`, the user for whom they must be in effect. `armed` is the run
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"},
+     "unit": "ssh", "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
+     "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
+`elsewhere` are processes of sshd that listen on a requested port and are not of its unit, with commands.
 `differs` are requested options that are not in effect. `by` are the first lines that set them, `earlier`
 those of them that sshd reads before the role's file.
 """
@@ -23,6 +25,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import gpuprov_sshd
 
 CONFIG = Path("/etc/ssh/sshd_config")
 OURS = CONFIG.parent / "sshd_config.d/00-gpuprov.conf"
@@ -66,6 +70,13 @@ def taken() -> dict[str, str]:
         if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
             others[port] = ", ".join(sorted(programs))
     return others
+
+
+def elsewhere() -> dict[str, str]:
+    """Return number and command of each sshd that listens on a requested port and is not of sshd's unit."""
+    wanted = set(options.get("port", "").split())
+    found = (each for each in gpuprov_sshd.others() if not each.lost and wanted.intersection(each.ports))
+    return {str(each.pid): each.command for each in found}
 
 
 def groups() -> list[str]:
@@ -138,7 +149,7 @@ def place(path: Path, number: int, line: str) -> str:
     return f"{path}:{number} ({line})"
 
 
-unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
+unit = gpuprov_sshd.unit()[0].partition(".")[0]
 now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 differs = {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value}
@@ -151,6 +162,7 @@ look = {
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
     "taken": taken(),
+    "elsewhere": elsewhere(),
     "groups": groups(),
     "weak_keys": weak_keys(),
     "unit": unit,

@@ -1,0 +1,38 @@
+# Functions of sshd's unit, for scripts on a node; gpuprov/access/scripts.py puts them in place of `. sshd.sh`.
+# The rules are those of plugins/module_utils/gpuprov_sshd.py: systemd can have lost the main process of the unit after
+# a mask and an unmask. A restart then starts a second sshd, which fails as the port is in use, and systemd removes
+# /run/sshd, without which the first one accepts nobody.
+
+sshd_unit() {
+    if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
+}
+
+other_sshd() { # filter of ss: print each sshd that listens and is not the unit's main process, after `lost` or `elsewhere`
+    unit=$(sshd_unit).service main=
+    if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
+    ss -Hltnp "$1" | grep -o '"sshd",pid=[0-9]*' | sort -u | while IFS== read -r _ pid; do
+        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
+        'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
+        *) continue ;; # a session, which forwards a port
+        esac
+        case " ${main#0} " in
+        *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
+        esac
+        if grep -q "/$unit\$" "/proc/$pid/cgroup"; then echo "lost $pid"; else echo "elsewhere $pid"; fi
+    done
+}
+
+sshd_elsewhere() { # print the processes that listen on sshd's ports and are not of its unit
+    ports=$(sshd -T | sed -n 's/^port /or sport = :/p' | tr '\n' ' ')
+    other_sshd "${ports#or }" | sed -n 's/^elsewhere //p'
+}
+
+restart_sshd() { # unit: restart it, after the end of processes that systemd has lost
+    for seconds in 0 1 1 1; do
+        sleep $seconds
+        lost=$(other_sshd '' | sed -n 's/^lost //p')
+        if [ -z "$lost" ]; then break; fi
+        kill $lost
+    done
+    systemctl restart "$1"
+}

@@ -1,0 +1,70 @@
+"""Restart of sshd's unit, also if systemd has lost its main process.
+
+Runs on the node, with the modules of plugins/module_utils. Argument: {"unit": "ssh.service" or its socket,
+"needed": whether sshd has to read its files again, "check": false}. Prints {"changed": true}.
+
+A process that the unit has started and lost (`gpuprov_sshd`) is ended first, also if no restart is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpuprov_sshd
+import gpuprov_unit
+from gpuprov_failures import Failed
+
+
+def main() -> None:
+    """Restart the unit if that is needed; print the result, or the failure, as JSON."""
+    try:
+        document = restart(**json.loads(sys.argv[1]))
+    except Failed as error:
+        document = {"failure": {"says": str(error)}}
+    except gpuprov_unit.Failed as error:
+        document = {"failure": {"says": str(error), "do": error.do}}
+    sys.stdout.write("\n" + json.dumps(document) + "\n")
+
+
+def restart(unit: str, needed: bool, check: bool) -> dict:
+    """End lost processes of sshd and restart the unit; return the task's result.
+
+    Raises:
+        Failed: sshd rejects its files, or a process does not end; the unit is not restarted.
+        gpuprov_unit.Failed: systemd refused the restart.
+    """
+    lost = [each for each in gpuprov_sshd.others() if each.lost]
+    changed = needed or bool(lost)
+    if changed and not check:
+        if lost:
+            _try_files()
+            gpuprov_sshd.end(lost)
+        socket = unit.endswith(".socket")
+        gpuprov_unit.settle(unit, None, "restarted", daemon_reload=socket, check=False)
+    return {"changed": changed}
+
+
+def _try_files() -> None:
+    """Check sshd's files, so that one runs again after the last has ended.
+
+    Raises:
+        Failed: sshd rejects them.
+    """
+    Path("/run/sshd").mkdir(exist_ok=True)
+    tried = subprocess.run(
+        ["sshd", "-t"],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"},
+    )
+    if tried.returncode:
+        said = tried.stderr.decode(errors="replace").strip()
+        raise Failed(f"sshd -t reports an error in sshd's files, and sshd is not restarted: {said}")
+
+
+if __name__ == "__main__":
+    main()
