@@ -25,6 +25,8 @@ UNITS = ("ssh.service", "sshd.service")
 SECONDS_TO_END = 5.0
 LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
 """Title or arguments of a process that accepts connections; that of a session is `sshd: USER…`."""
+OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
+"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd."""
 RUNNING = ("active", "reloading", "refreshing")
 """ActiveState of a unit whose main process counts."""
 
@@ -56,7 +58,7 @@ def unit() -> "tuple[str, str]":
 
 
 def others() -> "list[Listener]":
-    """Return the listening sshd processes that are not the main process of sshd's unit."""
+    """Return root's listening sshd processes that are not the main process of sshd's unit."""
     name, main = unit()
     ports = {}  # type: dict[str, set[str]]
     for line in output("ss", "-Hltnp").splitlines():
@@ -65,7 +67,7 @@ def others() -> "list[Listener]":
     found = []
     for pid in sorted(ports, key=int):
         title = LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
-        parent = re.search(r"(?m)^PPid:\s+(\d+)$", _text(f"/proc/{pid}/status"))
+        parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))
         if title and parent and (main == "0" or main not in (pid, parent.group(1))):
             own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
             found.append(Listener(int(pid), title.group(1), tuple(sorted(ports[pid])), own is not None))

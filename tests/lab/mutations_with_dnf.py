@@ -171,6 +171,9 @@ NO_COUNTERPART = {
         "dnf has no preferences: the list of version locks decides"
     ),
     "pins.files: dpkg-divert by hand": "rpm has no diversions",
+    "driver.loading: the kernel's command line (module_blacklist=nvidia)": (
+        "a played node runs this machine's kernel, and its own has a boot entry, which is tried"
+    ),
 }
 """Mutation, bystander or way → the reason why a node with dnf has nothing like it."""
 

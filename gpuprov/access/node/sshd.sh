@@ -7,7 +7,7 @@ sshd_unit() {
     if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
 }
 
-other_sshd() { # filter of ss: print each sshd that listens and is not the unit's main process, after `lost` or `elsewhere`
+other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that listens and is not the main process
     unit=$(sshd_unit).service main=
     if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
     ss -Hltnp "$1" | grep -o '"sshd",pid=[0-9]*' | sort -u | while IFS== read -r _ pid; do
@@ -15,6 +15,7 @@ other_sshd() { # filter of ss: print each sshd that listens and is not the unit'
         'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
         *) continue ;; # a session, which forwards a port
         esac
+        grep -q '^Uid:[[:space:]]*0[[:space:]]*0[[:space:]]' "/proc/$pid/status" 2>/dev/null || continue
         case " ${main#0} " in
         *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
         esac

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,12 @@ esac
 """
 
 
-def started(title: str) -> subprocess.Popen[bytes]:
-    """Start a process with this title."""
-    return subprocess.Popen([title, "-c", "import time; time.sleep(600)"], executable=sys.executable)
+def started(title: str, user: int = 0) -> subprocess.Popen[bytes]:
+    """Start a process with this title, which waits for its input."""
+    if os.getuid():
+        pytest.skip("only root's processes count")
+    words = [title, "-c", "read -r"]
+    return subprocess.Popen(words, executable="/bin/bash", stdin=subprocess.PIPE, user=user or None)
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def listener() -> Iterator[subprocess.Popen[bytes]]:
     process = started(TITLE)
     yield process
     process.kill()
-    process.wait()
+    process.communicate()
 
 
 def play(
@@ -106,17 +108,19 @@ def test_a_listener_is_the_main_process_or_another(
         assert in_shell("sshd_elsewhere") == f"{listener.pid}\n"
 
 
-def test_a_session_that_forwards_a_port_is_no_listener(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("title", "user"), [(SESSION, 0), (TITLE, 65534)])
+def test_a_session_and_a_program_of_a_user_are_no_listeners(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, title: str, user: int
 ) -> None:
-    process = started(SESSION)
+    """Check that a session that forwards a port, and a user's program with sshd's title, do not count."""
+    process = started(title, user)
     try:
         play(monkeypatch, tmp_path, process.pid, "0")
         assert gpuprov_sshd.others() == []
         assert in_shell("other_sshd ''") == ""
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
