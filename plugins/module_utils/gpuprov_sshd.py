@@ -5,7 +5,7 @@
 systemd can lose the main process: while ssh.service is masked, its alias sshd.service is a unit of its own,
 and if another unit names it (as cloud-init's do), the state of either one is kept when they become one again.
 A restart then starts a second sshd, which fails as the port is in use, and systemd removes /run/sshd, without
-which the first one accepts nobody. `access/node/sshd.sh` has the same rules.
+which the first one accepts no login. `access/node/sshd.sh` has the same rules.
 """
 
 import os

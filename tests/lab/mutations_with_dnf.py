@@ -72,7 +72,7 @@ SAME_PACKAGES = (
 )
 """The lock's repositories under other names and addresses; the mirror has them below `again/`, too."""
 READ = "dnf -q -y makecache"
-"""What a repository offers is known only after dnf has read it, as with apt."""
+"""Command after which the packages of a repository are known, as with apt."""
 ENTRY = f"{BLS_ENTRIES}/*-$K.conf"
 HOOK, SSHD_UNIT = BLS_HOOKS[0], "/etc/systemd/system/sshd.service.d/site.conf"
 PACKAGED, KEPT = "/usr/local/cuda-13.0/version.json", "mv /root/kept /usr/local/cuda-13.0/version.json"

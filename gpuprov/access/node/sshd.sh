@@ -1,7 +1,7 @@
 # Functions of sshd's unit, for scripts on a node; gpuprov/access/scripts.py puts them in place of `. sshd.sh`.
 # The rules are those of plugins/module_utils/gpuprov_sshd.py: systemd can have lost the main process of the unit after
 # a mask and an unmask. A restart then starts a second sshd, which fails as the port is in use, and systemd removes
-# /run/sshd, without which the first one accepts nobody.
+# /run/sshd, without which the first one accepts no login.
 
 sshd_unit() {
     if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi

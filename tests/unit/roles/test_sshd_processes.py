@@ -146,6 +146,6 @@ def test_a_process_that_does_not_end_is_a_failure(
     lost = gpuprov_sshd.Listener(listener.pid, "/usr/sbin/sshd -D", ("22",), True)
     monkeypatch.setattr(gpuprov_sshd, "SECONDS_TO_END", 0.2)
     with pytest.raises(gpuprov_sshd.Failed, match=rf"process {listener.pid} .* does not end"):
-        gpuprov_sshd.end([lost])  # it remains as a child that nobody has waited for
+        gpuprov_sshd.end([lost])  # it remains as a child of this process
     assert listener.wait(5) == -signal.SIGTERM
     gpuprov_sshd.end([lost])
