@@ -8,21 +8,12 @@ A restart then starts a second sshd, which fails as the port is in use, and syst
 which the first one accepts no login. `access/node/sshd.sh` has the same rules.
 """
 
-import os
 import re
-import signal
-import time
 from typing import NamedTuple
 
-from gpuprov_failures import Failed
 from gpuprov_node import output
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 UNITS = ("ssh.service", "sshd.service")
-SECONDS_TO_END = 5.0
 LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
 """Title or arguments of a process that accepts connections; that of a session is `sshd: USER…`."""
 OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
@@ -81,26 +72,3 @@ def _text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def end(processes: "Iterable[Listener]") -> None:
-    """End listening processes; the connections that they have accepted have processes of their own.
-
-    Raises:
-        Failed: one still exists after `SECONDS_TO_END`.
-    """
-    for each in processes:
-        deadline = time.monotonic() + SECONDS_TO_END
-        while _signal(each.pid, signal.SIGTERM):
-            if time.monotonic() > deadline:
-                raise Failed(f"process {each.pid} ({each.command}) of sshd does not end")
-            time.sleep(0.1)
-
-
-def _signal(pid: int, number: int) -> bool:
-    """Send a signal; return whether the process existed."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gpuprov_sshd
 import gpuprov_unit
 from gpuprov_failures import Failed
+
+SECONDS_TO_END = 5.0
 
 
 def main() -> None:
@@ -42,10 +46,33 @@ def restart(unit: str, needed: bool, check: bool) -> dict:
     if changed and not check:
         if lost:
             _try_files()
-            gpuprov_sshd.end(lost)
+            for each in lost:
+                end(each)
         socket = unit.endswith(".socket")
         gpuprov_unit.settle(unit, None, "restarted", daemon_reload=socket, check=False)
     return {"changed": changed}
+
+
+def end(process: gpuprov_sshd.Listener) -> None:
+    """End a listening process; the connections that it has accepted have processes of their own.
+
+    Raises:
+        Failed: it still exists after `SECONDS_TO_END`.
+    """
+    deadline = time.monotonic() + SECONDS_TO_END
+    while _is_signalled(process.pid):
+        if time.monotonic() > deadline:
+            raise Failed(f"process {process.pid} ({process.command}) of sshd does not end")
+        time.sleep(0.1)
+
+
+def _is_signalled(pid: int) -> bool:
+    """Ask a process to end; return whether it exists."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _try_files() -> None:

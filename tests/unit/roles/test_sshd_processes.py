@@ -20,6 +20,7 @@ from tests.unit.roles.scripts import script
 TITLE = "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups"
 SESSION = "sshd: ops@pts/0"
 SHOWN = "Id={0}\nLoadState={1}\nActiveState={2}\nMainPID={3}\n"
+restart: Any = script("ssh_hardening", "restart")
 FAKE = """\
 case "$*" in
 "cat ssh.service") exit 0 ;;
@@ -125,17 +126,16 @@ def test_a_session_and_a_program_of_a_user_are_no_listeners(
 
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
-    restart: Any = script("ssh_hardening", "restart")
     did: list[Any] = []
     lost = gpuprov_sshd.Listener(9, "/usr/sbin/sshd -D", ("22",), True)
     monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, lost=False)])
-    monkeypatch.setattr(gpuprov_sshd, "end", did.append)
+    monkeypatch.setattr(restart, "end", did.append)
     monkeypatch.setattr(restart, "_try_files", lambda: did.append("tried"))
     monkeypatch.setattr(restart.gpuprov_unit, "settle", lambda *words, **_named: did.append(words))
     assert restart.restart("ssh.service", needed=False, check=True) == {"changed": True}
     assert did == []
     assert restart.restart("ssh.service", needed=False, check=False) == {"changed": True}
-    assert did == ["tried", [lost], ("ssh.service", None, "restarted")]
+    assert did == ["tried", lost, ("ssh.service", None, "restarted")]
     monkeypatch.setattr(gpuprov_sshd, "others", list)
     assert restart.restart("ssh.service", needed=False, check=False) == {"changed": False}
 
@@ -144,8 +144,8 @@ def test_a_process_that_does_not_end_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, listener: subprocess.Popen[bytes]
 ) -> None:
     lost = gpuprov_sshd.Listener(listener.pid, "/usr/sbin/sshd -D", ("22",), True)
-    monkeypatch.setattr(gpuprov_sshd, "SECONDS_TO_END", 0.2)
-    with pytest.raises(gpuprov_sshd.Failed, match=rf"process {listener.pid} .* does not end"):
-        gpuprov_sshd.end([lost])  # it remains as a child of this process
+    monkeypatch.setattr(restart, "SECONDS_TO_END", 0.2)
+    with pytest.raises(restart.Failed, match=rf"process {listener.pid} .* does not end"):
+        restart.end(lost)  # it remains as a child of this process
     assert listener.wait(5) == -signal.SIGTERM
-    gpuprov_sshd.end([lost])
+    restart.end(lost)
