@@ -172,6 +172,19 @@ prepare() { # seconds, token, login: write everything except the file of the sta
     find $home $(if [ -d $saved_etc ]; then echo $saved_etc; fi) ! -type l -exec sync {} +
 }
 
+refuse_without_restart() { # unless sshd would run again after a restart of its unit
+    unit=$(sshd_unit).service
+    systemctl daemon-reload
+    hindrance=$(sshd_hindrance | tr '\n' ' ')
+    [ -z "$hindrance" ] || refuse "systemd would not start sshd again after a restart of $unit, because of ${hindrance% };\
+ remove that and try again"
+    elsewhere=$(sshd_elsewhere | tr '\n' ' ')
+    elsewhere=${elsewhere% }
+    [ -z "$elsewhere" ] || refuse "sshd listens as process $elsewhere and not as the main process of $unit, whose restart\
+ would fail; run \`sudo sh -c 'kill $elsewhere; sleep 1; systemctl restart $unit'\` on the node, which leaves open\
+ connections open, and try again"
+}
+
 arm() { # seconds, token, login
     [ -d /run/systemd/system ] || refuse "systemd does not run here"
     one_at_a_time 20 || refuse "another run is at work here"
@@ -180,10 +193,7 @@ arm() { # seconds, token, login
     fi
     mkdir -p /run/sshd
     output=$(sshd -t 2>&1) || refuse "sshd -t reports an error in the current files: $output"
-    elsewhere=$(echo $(sshd_elsewhere))
-    [ -z "$elsewhere" ] || refuse "sshd listens as process $elsewhere and not as the main process of $(sshd_unit).service,\
- whose restart would fail; run \`sudo sh -c 'kill $elsewhere; sleep 1; systemctl restart $(sshd_unit).service'\` on the\
- node, which leaves open connections open"
+    refuse_without_restart
     trap give_up EXIT
     trap 'exit 4' HUP INT TERM
     find $home -maxdepth 2 '(' -name 'switch.*' -mmin +60 -o -path '*/kept/*' -mtime +7 ')' -delete || :

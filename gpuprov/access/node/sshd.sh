@@ -28,6 +28,19 @@ sshd_elsewhere() { # print the processes that listen on sshd's ports and are not
     other_sshd "${ports#or }" | sed -n 's/^elsewhere //p'
 }
 
+sshd_hindrance() { # print the lines of the unit's files that would keep systemd from starting sshd again
+    if systemctl -q is-active "$(sshd_unit).socket"; then return; fi
+    stated=$(systemctl cat "$(sshd_unit).service" | awk '
+        /^# \// { path = $2; number = 0; next }
+        { number++ }
+        /^(Condition|Assert)[A-Za-z]+=|^ExecStart=./ { print path ":" number " " $0 }')
+    conditions=$(echo "$stated" | sed -n 's/^[^ ]* \(Condition.*\|Assert.*\)/\1/p')
+    if echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1 | grep -q '^[A-Za-z]* failed'; then
+        echo "$stated" | grep -E '^[^ ]* (Condition|Assert)'
+    fi
+    echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v sshd || :
+}
+
 restart_sshd() { # unit: restart it, after the end of processes that systemd has lost
     for seconds in 0 1 1 1; do
         sleep $seconds

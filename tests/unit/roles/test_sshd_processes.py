@@ -149,3 +149,40 @@ def test_a_process_that_does_not_end_is_a_failure(
         restart.end(lost)  # it remains as a child of this process
     assert listener.wait(5) == -signal.SIGTERM
     restart.end(lost)
+
+
+UNIT = """\
+# /lib/systemd/system/ssh.service
+[Unit]
+ConditionPathExists=!/etc/ssh/sshd_not_to_be_run
+
+[Service]
+ExecStart=/usr/sbin/sshd -D
+"""
+NO_SSHD = "/etc/ssh.d/a.conf:3 ExecStart=/bin/true"
+UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
+
+
+@pytest.mark.parametrize(
+    ("more", "failed", "found"),
+    [
+        ("", False, []),
+        ("", True, [UNMET]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", False, [NO_SSHD]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", True, [NO_SSHD, UNMET]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/opt/wrap /usr/sbin/sshd -D\n", False, []),
+    ],
+)
+def test_what_keeps_sshd_from_starting_again_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: str, failed: bool, found: list[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["look.py", '{"options": {}, "login": "root"}'])
+    look: Any = script("ssh_hardening")
+    play(monkeypatch, tmp_path, 1, 1)
+    (tmp_path / "unit").write_text(UNIT + more)
+    is_socket = "*is-active*socket*) exit 3 ;;"
+    shown = f'case "$*" in {is_socket} "cat ssh.service") cat {tmp_path}/unit ;; esac'
+    write_program(tmp_path / "systemctl", shown)
+    write_program(tmp_path / "systemd-analyze", f"echo Conditions {'failed' if failed else 'succeeded'}. >&2")
+    assert look.hindrance("ssh.service") == found
+    assert sorted(in_shell("sshd_hindrance").splitlines()) == sorted(found)
