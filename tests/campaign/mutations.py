@@ -1,6 +1,7 @@
 """Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
-    scripts/campaign mutations [--system ID] [--only TEXT]... [--alone] [--times N] [--overruling] | --markdown
+    scripts/campaign mutations [--system ID] [--only TEXT]... [--alone] [--times N] [--overruling]
+    scripts/campaign mutations --markdown
 
 Changes that different checks report are made at once; after a complaint each of them is made alone, too.
 Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
