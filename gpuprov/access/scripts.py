@@ -9,6 +9,7 @@ from importlib.resources import files
 
 from gpuprov.probe.payload import standalone
 
+SHARED = ("files.sh", "sshd.sh")
 KEYS = ("gpuprov.access.node.keys",)
 _EDIT_KEYS = """\
 edit_keys() { # words of keys.py
@@ -27,11 +28,14 @@ edit_keys() { # words of keys.py
 def node_script(package: str, name: str) -> str:
     """Return a shell script of a package, such as `throwaway.sh` of `gpuprov.access`, ready for a node.
 
-    The functions of `access/node/files.sh` replace its line `. files.sh`, `edit_keys` its line `. keys.sh`.
+    The functions of `SHARED` in `access/node` replace lines such as `. files.sh`, `edit_keys` its line
+    `. keys.sh`.
     """
     text = (files(package) / name).read_text("utf-8")
-    shared = (files("gpuprov.access") / "node/files.sh").read_text("utf-8")
-    return text.replace(". files.sh\n", shared, 1).replace(". keys.sh\n", _edit_keys(), 1)
+    for each in SHARED:
+        functions = (files("gpuprov.access") / "node" / each).read_text("utf-8")
+        text = text.replace(f". {each}\n", functions, 1)
+    return text.replace(". keys.sh\n", _edit_keys(), 1)
 
 
 @cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuprov.access.deadman import Guard, arm, as_root, last_line, prove_and_disarm, undo
-from gpuprov.access.scripts import node_script
+from gpuprov.access.scripts import SHARED, node_script
 from gpuprov.bootstrap.contact import LIMITS, Contact, Login, reach
 from gpuprov.bootstrap.enter import enter, enter_again_as, python_of
 from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint
@@ -282,17 +282,17 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     lines = "PasswordAuthentication no\\nKbdInteractiveAuthentication no\\n"
     # Providers with passwords of root state `yes`, which differs from what a system ships; `no` stays.
     root = "PermitRootLogin prohibit-password\\n"
-    unit = "$(systemctl cat ssh.service >/dev/null 2>&1 && echo ssh || echo sshd)"
     steps = [
         f"test ! -e {KEY_ONLY}",
         "PATH=$PATH:/usr/sbin",
         f"{{ printf '{lines}'; ! sshd -T | grep -qx 'permitrootlogin yes' || printf '{root}'; }}"
         f" | replace_file {KEY_ONLY} 644",
         "sshd -t",
-        f"systemctl restart {unit}",
+        "restart_sshd $(sshd_unit).service",
         "sshd -T | grep -qx 'passwordauthentication no'",
     ]
-    output = as_root(session, node_script("gpuprov.access", "node/files.sh") + " && ".join(steps), None)
+    functions = "".join(node_script("gpuprov.access", f"node/{each}") for each in SHARED)
+    output = as_root(session, functions + " && ".join(steps), None)
     failure: GpuprovError | None = None
     if output.code:
         failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {last_line(output)}")

@@ -460,6 +460,11 @@ class Facts:
         return tuple(str(name) for name in self.raw("login_groups"))
 
     @part
+    def sshd_astray(self) -> tuple[str, ...]:
+        """Listening sshd processes that are not the main process of sshd's unit."""
+        return tuple(str(process) for process in self.raw("sshd")["astray"])
+
+    @part
     def pam(self) -> Mapping[str, tuple[tuple[str, str], ...]]:
         """PAM service (`sshd`, those that it includes, `other`) → place and text of its lines."""
         return {

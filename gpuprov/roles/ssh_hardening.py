@@ -36,6 +36,7 @@ OVERRULED = (
         "/etc/ssh/sshd_not_to_be_run, or a drop-in with conditions that fail",
         OTHER_PROGRAM,
     ),
+    *mends("ssh", "ssh.main_process", "a mask and an unmask after which systemd has lost sshd's process"),
 )
 SSHD_UNITS = ("ssh.service", "sshd.service", "ssh.socket", "sshd.socket")
 """Units that start sshd at boot, of all systems."""
@@ -64,6 +65,7 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         Expectation("ssh.options", options, role),
         Expectation("ssh.ports", sorted(map(int, options["port"].split())), role),
         Expectation("ssh.at_boot", "enabled", role),
+        Expectation("ssh.main_process", [], role),
         Expectation("ssh.undone", None, role, severity="warning"),
         *logins,
         *([Expectation("ssh.login_groups", admitted, None)] if admitted else []),

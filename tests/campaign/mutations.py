@@ -1,6 +1,7 @@
 """Makes single changes to a provisioned node: drift must report, verify fail, and apply correct each of them.
 
-    scripts/campaign mutations [--system ID] [--only TEXT]... [--alone] [--overruling] | --markdown
+    scripts/campaign mutations [--system ID] [--only TEXT]... [--alone] [--times N] [--overruling]
+    scripts/campaign mutations --markdown
 
 Changes that different checks report are made at once; after a complaint each of them is made alone, too.
 Then it tries every way to override a setting or component (docs/effective.md): drift and verify must report
@@ -85,6 +86,7 @@ def main() -> int:
     )
     arguments.add_argument("--system", default=COMPILED_ON, choices=[COMPILED_ON, *OF_DNF])
     arguments.add_argument("--alone", action="store_true", help="make each mutation alone")
+    arguments.add_argument("--times", type=int, default=1, help="make each group of mutations so often")
     arguments.add_argument("--overruling", action="store_true", help="only the ways to overrule")
     arguments.add_argument("--markdown", action="store_true", help="print docs/effective.md and do no more")
     given = arguments.parse_args()
@@ -107,7 +109,7 @@ def try_all(stack: ExitStack, lab: Lab, folder: Path, changes: Tables, given: ar
     for name, why in changes.none.items():
         print(f"    none  {name}: {why}")
     chosen = [each for each in possible(changes.mutations, witnesses.group) if _named(each.name, only)]
-    groups = [[each] for each in chosen] if given.alone else turns(chosen)
+    groups = ([[each] for each in chosen] if given.alone else turns(chosen)) * given.times
     bad = 0 if given.overruling else count("mutations", mutated(witnesses, groups))
     if given.overruling or not only:
         ways = [way for way in changes.ways if _named(str(way), only)]

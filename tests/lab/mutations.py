@@ -254,6 +254,7 @@ ELSEWHERE = {
     "ssh.login_groups": "scripts/campaign neighbours",
     "firewall.controller": "scripts/campaign neighbours",
     "ssh.ports": "tests/lab/test_ssh_hardening.py",
+    "ssh.main_process": "tests/lab/test_ssh_hardening.py",
     "ssh.undone": "tests/lab/test_ssh_hardening.py",
     "firewall.networks": "tests/lab/test_ssh_hardening.py",
     "firewall.input": "tests/lab/test_ssh_hardening.py",
@@ -323,9 +324,19 @@ class Witnesses:
             return {node["message"]}
         return {each["check"] for each in node["checks"] if each["status"] == "failed"}
 
+    @property
+    def _given(self) -> str:
+        """Lines before each change: variables that it may use."""
+        return f"K={self.node.kernel} V={self.group.components.driver.version}\n"
+
+    def attempt(self, do: str) -> str:
+        """Run shell commands on the node up to one that fails; return its message, "" if all succeed."""
+        done = self.node.run(f"{self._given}set -e\n{do}", check=False)
+        return (done.stderr.strip() or f"exit {done.returncode}") if done.returncode else ""
+
     def change(self, do: str, *, reboots: bool = False) -> None:
         """Run shell commands on the node, then reboot it if requested."""
-        self.node.run(f"K={self.node.kernel} V={self.group.components.driver.version}\n{do}")
+        self.node.run(f"{self._given}{do}")
         if reboots:
             self.node.reboot()
             self.node.run("systemctl is-system-running --wait", check=False)

@@ -67,11 +67,16 @@ OTHER_BYSTANDERS = {
     "an unattended origin of the site's own": f"sed -i 's/^excludepkgs = /&postgresql /' {AUTOMATIC}",
 }
 SITE_REPOSITORY = "/etc/yum.repos.d/site.repo"
-SAME_PACKAGES = f"sed -e 's/^\\[gpuprov-/[site-/' -e 's,//[^/]*/,&again/,' {OWN_FILE} >{SITE_REPOSITORY}"
+SAME_PACKAGES = (
+    f"sed -e 's/^\\[gpuprov-/[site-/' -e '/^baseurl/s,//[^/]*/,&again/,' {OWN_FILE} >{SITE_REPOSITORY}"
+)
 """The lock's repositories under other names and addresses; the mirror has them below `again/`, too."""
+READ = "dnf -q -y makecache"
+"""Command after which the packages of a repository are known, as with apt."""
 ENTRY = f"{BLS_ENTRIES}/*-$K.conf"
 HOOK, SSHD_UNIT = BLS_HOOKS[0], "/etc/systemd/system/sshd.service.d/site.conf"
-PACKAGED, KEPT = "/usr/bin/nvidia-persistenced", "mv /root/kept /usr/bin/nvidia-persistenced"
+PACKAGED, KEPT = "/usr/local/cuda-13.0/version.json", "mv /root/kept /usr/local/cuda-13.0/version.json"
+"""A file that no daemon needs, so that the other ways of the round are corrected."""
 
 
 def _of_package(do: str) -> dict[str, str]:
@@ -97,13 +102,13 @@ def _sshd(path: str, text: str) -> dict[str, str]:
 OTHER_WAYS: dict[str, dict[str, Any]] = {
     "repositories.file: a manual edit of gpuprov.sources": {"do": f"echo '# of the site' >>{OWN_FILE}"},
     "repositories.foreign: another source with packages of the lock, signed or not": {
-        "do": SAME_PACKAGES,
+        "do": f"{SAME_PACKAGES}; {READ}",
         "place": SITE_REPOSITORY,
         "undo": f"rm {SITE_REPOSITORY}",
     },
     "repositories.foreign: a source without a signature (trusted=yes, allow-insecure=yes) with packages of"
     " the lock": {
-        "do": f"{SAME_PACKAGES}; sed -i s/gpgcheck=1/gpgcheck=0/ {SITE_REPOSITORY}",
+        "do": f"{SAME_PACKAGES}; sed -i s/gpgcheck=1/gpgcheck=0/ {SITE_REPOSITORY}; {READ}",
         "place": SITE_REPOSITORY,
         "undo": f"rm {SITE_REPOSITORY}",
     },
@@ -139,7 +144,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     "pins.files: a file of a package that was truncated or replaced, also by a link": _of_package(
         f"printf x | dd conv=notrunc of={PACKAGED}; touch -r /root/kept {PACKAGED}"
     ),
-    "pins.files: chmod or chown of a file of a package": _of_package(f"chmod o-x {PACKAGED}"),
+    "pins.files: chmod or chown of a file of a package": _of_package(f"chmod o-r {PACKAGED}"),
     "ssh.options: an earlier file of sshd_config.d": _sshd(
         "/etc/ssh/sshd_config.d/00-a-site.conf", "PasswordAuthentication yes"
     ),
@@ -166,6 +171,9 @@ NO_COUNTERPART = {
         "dnf has no preferences: the list of version locks decides"
     ),
     "pins.files: dpkg-divert by hand": "rpm has no diversions",
+    "driver.loading: the kernel's command line (module_blacklist=nvidia)": (
+        "a played node runs this machine's kernel, and its own has a boot entry, which is tried"
+    ),
 }
 """Mutation, bystander or way → the reason why a node with dnf has nothing like it."""
 

@@ -15,6 +15,7 @@ from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.transport import Output, Target, open_session
 from gpuprov_lab import Lab, Node
+from tests.lab.lost_sshd import LOSE_SSHD, MAIN
 from tests.lab.marks import slow_ones
 from tests.lab.small_disks import STATE, move_to_small_disks
 
@@ -96,6 +97,15 @@ def test_an_sshd_that_fails_once_is_started_again(bare: Node) -> None:
         f"sh {HOME}/switch undo mine why; echo $?; systemctl is-active ssh; ls /etc/ssh/sshd_config.d"
     )
     assert done.stdout == "0\nactive\n"
+
+
+@pytest.mark.slow
+def test_an_sshd_that_systemd_has_lost_is_ended_before_the_restart(bare: Node) -> None:
+    """Check that the node can be reached, although a restart has failed and removed sshd's folder."""
+    broken = f"T=mine; {ARM}; {LOSE_SSHD}\nsystemctl restart ssh.service; ls -d /run/sshd"
+    done = bare.run(f"{broken}; sh {HOME}/switch undo mine why; {MAIN}", check=False)
+    assert (done.stdout, done.stderr.count("cannot access '/run/sshd'")) == ("main process\n", 1)
+    assert bare.run(MAIN).stdout == "main process\n"
 
 
 def test_what_is_restored_once_more_and_fails_is_tried_until_it_works(bare: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gpuprov_lab import Lab
 from gpuprov_lab.variants import with_admin
 from tests.lab.auditor import complaints
 from tests.lab.command_line import gpuprov
+from tests.lab.lost_sshd import BY_HAND, LOSE_SSHD, MAIN, command_of
 from tests.lab.marks import slow_ones
 
 ADMIN = "ops"
@@ -30,6 +32,8 @@ FAULTS = {
         f"{MATCH}; {RELOAD}; {PERMIT}; touch /etc/ssh/sshd_config",
         "ssh.options ssh.logins ssh.pam ssh.loaded",
     ),
+    "masked": ("systemctl -q mask ssh.service", "ssh.at_boot"),
+    "lost": (LOSE_SSHD, "ssh.main_process"),
     "rule": ("nft insert rule inet gpuprov input accept", "firewall.input"),
     "element": ("nft add element inet gpuprov fleet4 '{ 203.0.113.0/24 }'", "firewall.networks"),
     "file": ("rm /etc/gpuprov/firewall.nft", "firewall.at_boot"),
@@ -37,7 +41,7 @@ FAULTS = {
     "flush": ("rm /etc/systemd/system/nftables.service.d/*; systemctl daemon-reload", "firewall.survives"),
 }
 """Name → command, and the checks that fail."""
-AT_ONCE = ("match-block", "rule", "file")
+AT_ONCE = ("match-block", "masked", "rule", "file")
 """Faults that are made and corrected together, as none hides another; slow tests try each fault alone."""
 FAULTS["at-once"] = (
     "; ".join(FAULTS[name][0] for name in AT_ONCE),
@@ -143,11 +147,26 @@ def test_nodes_of_the_fleet_reach_each_other(hardened: Hardened) -> None:
 @pytest.mark.parametrize("name", slow_ones(FAULTS, FAULTS.keys() - {"at-once"}))
 def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, name: str) -> None:
     node, (fault, check) = hardened.nodes[0], FAULTS[name]
-    node.run(f"sudo sh -c {json.dumps(fault)}", user=ADMIN)
+    node.run(f"sudo sh -c {shlex.quote(fault)}", user=ADMIN)
     assert hardened.differs()["old"] == set(check.split()) - {"ssh.offered"}
     assert hardened.fails() == set(check.split())
     node.run(f"sudo sh -c 'rm -f {DROP_IN}; sed -i /pam_permit.so.site/d /etc/pam.d/sshd'", user=ADMIN)
     apply(hardened.folder)
+    assert hardened.differs()["old"] == set()
+
+
+@pytest.mark.slow
+def test_an_sshd_that_was_started_by_hand_is_not_restarted(hardened: Hardened) -> None:
+    """Check that the switch and the role refuse, and that the command in their messages corrects the node."""
+    node = hardened.nodes[0]
+    node.run(f"sudo sh -c {shlex.quote(f'{BY_HAND}; touch /etc/ssh/sshd_config')}", user=ADMIN)
+    assert hardened.differs()["old"] >= {"ssh.main_process"}
+    assert "ssh.main_process" in hardened.fails()
+    refused = apply(hardened.folder)
+    assert refused.returncode == 1
+    node.run(command_of(refused.stdout + refused.stderr), user=ADMIN)
+    assert node.run(f"sudo sh -c {shlex.quote(MAIN)}", user=ADMIN).stdout == "main process\n"
+    assert apply(hardened.folder).returncode in (0, 3)
     assert hardened.differs()["old"] == set()
 
 

@@ -28,6 +28,7 @@ files="/etc/sudoers /etc/hosts.allow /etc/hosts.deny /etc/default/ssh
 $units/gpuprov-firewall.service $units/sysinit.target.wants/gpuprov-firewall.service"
 
 . files.sh
+. sshd.sh
 refuse() {
     echo "$1" >&2
     exit 4
@@ -53,10 +54,6 @@ not_armed() { # token
 one_at_a_time() { # seconds to wait for the lock
     exec 9<$home
     flock -w "$1" 9
-}
-
-sshd_unit() {
-    if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
 }
 
 home_of() {
@@ -115,6 +112,8 @@ table() {
 }
 
 write_units() { # seconds
+    # Not the alias of sshd's unit: systemd would keep it apart while the unit is masked, and mix up both after that.
+    unit=$(sshd_unit)
     cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
 [Unit]
 Description=Restore the old SSH and firewall
@@ -139,7 +138,7 @@ Description=Restore the old SSH and firewall after a boot interrupted a change
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/gpuprov /etc
 After=local-fs.target systemd-remount-fs.service
-Before=network-pre.target nftables.service firewalld.service gpuprov-firewall.service ssh.service sshd.service ssh.socket
+Before=network-pre.target nftables.service firewalld.service gpuprov-firewall.service $unit.service $unit.socket
 Before=sysinit.target shutdown.target
 Conflicts=shutdown.target
 Wants=network-pre.target
@@ -173,6 +172,19 @@ prepare() { # seconds, token, login: write everything except the file of the sta
     find $home $(if [ -d $saved_etc ]; then echo $saved_etc; fi) ! -type l -exec sync {} +
 }
 
+refuse_without_restart() { # unless sshd would run again after a restart of its unit
+    unit=$(sshd_unit).service
+    systemctl daemon-reload
+    hindrance=$(sshd_hindrance | tr '\n' ' ')
+    [ -z "$hindrance" ] || refuse "systemd would not start sshd again after a restart of $unit, because of ${hindrance% };\
+ remove that and try again"
+    elsewhere=$(sshd_elsewhere | tr '\n' ' ')
+    elsewhere=${elsewhere% }
+    [ -z "$elsewhere" ] || refuse "sshd listens as process $elsewhere and not as the main process of $unit, whose restart\
+ would fail; run \`sudo sh -c 'kill $elsewhere; sleep 1; systemctl restart $unit'\` on the node, which leaves open\
+ connections open, and try again"
+}
+
 arm() { # seconds, token, login
     [ -d /run/systemd/system ] || refuse "systemd does not run here"
     one_at_a_time 20 || refuse "another run is at work here"
@@ -181,6 +193,7 @@ arm() { # seconds, token, login
     fi
     mkdir -p /run/sshd
     output=$(sshd -t 2>&1) || refuse "sshd -t reports an error in the current files: $output"
+    refuse_without_restart
     trap give_up EXIT
     trap 'exit 4' HUP INT TERM
     find $home -maxdepth 2 '(' -name 'switch.*' -mmin +60 -o -path '*/kept/*' -mtime +7 ')' -delete || :
@@ -335,7 +348,7 @@ start_sshd() { # whether its files were changed
     for pause in 0 1 2; do
         sleep $pause
         systemctl reset-failed "$unit"
-        if systemctl restart "$unit"; then return 0; fi
+        if restart_sshd "$unit"; then return 0; fi
     done
     return 1
 }

@@ -157,6 +157,12 @@ def _kept_from_boot(facts: Facts, expectation: Expectation) -> Iterator[str | No
         yield unit.unmet
 
 
+@observes("ssh.main_process", "sshd")
+def _main_process(facts: Facts, expectation: Expectation) -> Any:
+    """Return listening sshd processes that are not the main process of sshd's unit; raises as `_known`."""
+    return _known(facts, list(facts.sshd_astray), expectation)
+
+
 @observes("ssh.undone", "undone")
 def _undone(facts: Facts, expectation: Expectation) -> Any:
     """Return the reason why SSH or firewall settings were reverted; None if the last change was confirmed."""

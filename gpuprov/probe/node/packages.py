@@ -7,6 +7,7 @@ import os
 import re
 
 import gpuprov_package_files
+import gpuprov_versionlock
 
 from gpuprov.probe.node.base import (
     Failed,
@@ -80,10 +81,8 @@ def _table(rows: "Iterable[list[str]]") -> str:
 
 def _version_locks() -> str:
     """Return the text of dnf's lock list; "" without one, without the plugin, or if it is disabled."""
-    switch = read_or_none("/etc/dnf/plugins/versionlock.conf")
-    if switch is None or re.search(r"^\s*enabled\s*=\s*(0|no|false)", switch, re.M | re.I):
-        return ""
-    return read_or_none("/etc/dnf/plugins/versionlock.list") or ""
+    path = gpuprov_versionlock.place()
+    return (read_or_none(path) or "") if path else ""
 
 
 @collector(seconds=20)
@@ -104,8 +103,7 @@ def sources(parameters: "Values") -> "Any":
     """Return source files without comments and credentials, the parts of gpuprov's own file (`own`),
     fingerprints of keys, pins, upgrade settings.
 
-    `cleared` are places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold;
-    `refused` is apt's message if it cannot read its settings.
+    `cleared` are the places of `_cleared`; `refused` is apt's message if it cannot read its settings.
     """
     code, config, said = run_anyway("apt-config", "dump") if find_program("apt-config") else (0, "", "")
     folder = _configured(config, "Dir::Etc::sourceparts", "/etc/apt/sources.list.d")
@@ -128,13 +126,21 @@ def sources(parameters: "Values") -> "Any":
         "config": "\n".join(upgrades),
         "refused": _last_line(said) if code else "",
         "excluded": _excluded(read_or_none("/etc/dnf/automatic.conf") or ""),
-        "cleared": [
-            place
-            for name in names_in("/etc/apt/apt.conf.d")
-            for place, line in _numbered_lines("/etc/apt/apt.conf.d/" + name)
-            if re.search(r"#clear\s+Unattended-Upgrade\b|\bIgnore-Hold\b", line)
-        ],
+        "cleared": list(_cleared()),
     }
+
+
+def _cleared() -> "Iterator[str]":
+    """Yield the places in apt.conf.d that clear the settings of unattended upgrades, or set Ignore-Hold, and
+    those that switch off dnf's version locks.
+    """
+    for name in names_in("/etc/apt/apt.conf.d"):
+        for place, line in _numbered_lines("/etc/apt/apt.conf.d/" + name):
+            if re.search(r"#clear\s+Unattended-Upgrade\b|\bIgnore-Hold\b", line):
+                yield place
+    for place, line in _numbered_lines(gpuprov_versionlock.SETTINGS):
+        if re.match(r"\s*enabled\s*[=:]", line) and gpuprov_versionlock.place() is None:
+            yield place
 
 
 def _configured(config: str, name: str, usual: str) -> str:

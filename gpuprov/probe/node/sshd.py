@@ -7,6 +7,8 @@ import pwd
 import re
 import time
 
+import gpuprov_sshd
+
 from gpuprov.probe.node.base import (
     Failed,
     collector,
@@ -50,14 +52,15 @@ def sshd(parameters: "Values") -> "Any":
     """Return what each listening sshd accepts from root, the login and an unknown user, from two addresses.
 
     {"text": `sshd -T` for the login, "lines": [[place, setting]], "answers": [[command line, user, address,
-    text, lines]], "unread": [path], "unclear": [reason]}; text and lines are null in an answer that is the
-    first one again. `unread` are files that changed after sshd has read them, `unclear` are listeners that
-    could not be asked. Without sshd all are empty, also if its service does not run and no sshd could.
+    text, lines]], "unread": [path], "unclear": [reason], "astray": [process]}; text and lines are null in an
+    answer that is the first one again. `unread` are files that changed after sshd has read them, `unclear`
+    are listeners that could not be asked, `astray` those that are not the main process of sshd's unit.
+    Without sshd all are empty, also if its service does not run and no sshd could.
 
     Raises:
         Failed: no listener could be asked.
     """
-    found = {"text": "", "lines": [], "answers": [], "unread": [], "unclear": []}  # type: Values
+    found = {"text": "", "lines": [], "answers": [], "unread": [], "unclear": [], "astray": []}  # type: Values
     listeners = {}  # type: dict[tuple[str, ...], tuple[str, list[str]]]
     for pid, command, options in _listeners(found["unclear"]):
         listeners.setdefault(tuple(options), (command, []))[1].append(pid)
@@ -66,6 +69,8 @@ def sshd(parameters: "Values") -> "Any":
         if find_program("sshd") is None:
             return found
         listeners[()] = ("sshd", [])
+    others = (each for each in gpuprov_sshd.others() if not _is_contained(str(each.pid)))
+    found["astray"] = [redact(f"process {each.pid} ({each.command[:200]})") for each in others]
     for given, (command, pids) in list(listeners.items())[:LISTENERS_MAX]:
         try:
             _ask_all(parameters, found, command, given, pids)

@@ -45,6 +45,9 @@ VALUED = re.compile(r"-[46DGQRTdeiqrtV]*([CEbcfghkopu])\s*(\S.*)", re.DOTALL)
 CHANGES_ANSWER = "cfhop"
 RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
 UNITS = f"systemctl list-unit-files --no-legend {' '.join(SSHD_UNITS)}"
+MAIN = "systemctl show --property=ActiveState,MainPID ssh.service sshd.service"
+RUNNING = r"(?m)^ActiveState=(?:active|reloading|refreshing)$"
+PARENT = "ps -o ppid= -p %s"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
 LISTENERS_MAX, ASKED_MAX, PORTS_MAX = 8, 24, 8
@@ -332,6 +335,19 @@ class Sshd(Observed):
         """The node's units that start sshd, with their states by the files."""
         rows = (line.split() for line in lines_of(self.run(UNITS).stdout))
         return {row[0]: row[1] for row in rows if len(row) > 1}
+
+    @property
+    def astray(self) -> list[str]:
+        """Listening processes that are not the main process of sshd's unit, nor a child of it, by number.
+
+        Raises:
+            NodeFailed: as `listeners`; or systemd does not answer.
+        """
+        running = [each for each in self.ask(MAIN).split("\n\n") if re.search(RUNNING, each)]
+        main = {found for each in running for found in re.findall(r"(?m)^MainPID=(\d+)$", each)}
+        others = [each for each in self.listeners if each.pid not in main]
+        lost = [each for each in others if self.run(PARENT, each.pid).stdout.strip() not in {"", *main}]
+        return [f"process {each.pid} ({each.command})" for each in lost]
 
     @property
     def undone(self) -> str | None:

@@ -88,6 +88,14 @@ def test_sshd_starts_at_boot(host: Node, expected: str) -> None:
     assert sshd_at_boot(host) == expected
 
 
+@pytest.mark.check(
+    "ssh.main_process", "systemctl --no-pager status ssh.service sshd.service", "ss -ltnp '( sport = :22 )'"
+)
+def test_sshd_listens_as_the_main_process_of_its_unit(host: Node, expected: list[str]) -> None:
+    """Check that systemd knows each listening sshd, and can restart it."""
+    assert host.sshd.astray == expected
+
+
 @pytest.mark.check("ssh.undone", "tail -n 5 /var/lib/gpuprov/deadman/history")
 def test_no_change_of_access_was_undone(host: Node, expected: None) -> None:
     """Check that the dead man's switch did not undo a change of SSH or firewall settings."""

@@ -1,15 +1,18 @@
 """State of a node for the role ssh_hardening, as one JSON document. Changes nothing.
 
-Standard library only; runs on the node, from standard input. Argument: a JSON object with the requested
+Runs on the node, with the modules of plugins/module_utils. Argument: a JSON object with the requested
 `options` as `sshd -T` prints them, and `login`, the user for whom they must be in effect. `armed` is the run
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "unit": "ssh", "socket": false, "stale": false, "differs": {"maxauthtries": "6"},
+     "unit": "ssh", "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
+     "hindrance": ["/etc/systemd/system/ssh.service.d/a.conf:2 ConditionPathExists=/none"],
+     "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
-`differs` are requested options that are not in effect. `by` are the first lines that set them, `earlier`
-those of them that sshd reads before the role's file.
+`elsewhere` are processes of sshd that listen on a requested port and are not of its unit, with commands.
+`hindrance` are lines with which systemd would not start sshd. `differs` are requested options that are not
+in effect. `by` are the first lines that set them, `earlier` those that sshd reads before the role's file.
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+import gpuprov_sshd
+from gpuprov_node import output
 
 CONFIG = Path("/etc/ssh/sshd_config")
 OURS = CONFIG.parent / "sshd_config.d/00-gpuprov.conf"
@@ -68,6 +74,32 @@ def taken() -> dict[str, str]:
         if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
             others[port] = ", ".join(sorted(programs))
     return others
+
+
+def elsewhere() -> dict[str, str]:
+    """Return number and command of each sshd that listens on a requested port and is not of sshd's unit."""
+    wanted = set(options.get("port", "").split())
+    found = (each for each in gpuprov_sshd.others() if not each.lost and wanted.intersection(each.ports))
+    return {str(each.pid): each.command for each in found}
+
+
+def hindrance(unit: str) -> list[str]:
+    """Return the lines of a unit's files that would keep systemd from starting sshd, with their places.
+
+    These are its conditions if they fail, or a command that is not sshd.
+    """
+    path, number, conditions, command = "", 0, {}, ("", "sshd")
+    for line in said("systemctl", "cat", unit).splitlines():
+        path, number = (line[2:], 0) if line.startswith("# /") else (path, number + 1)
+        if re.match(r"(?:Condition|Assert)\w+=", line):
+            conditions[f"{path}:{number}"] = line
+        elif re.match(r"ExecStart=.", line):
+            command = (f"{path}:{number}", line)
+    tried = ["sh", "-c", 'systemd-analyze condition "$@" 2>&1', "sh", *conditions.values()]
+    found = [] if "sshd" in command[1] else [" ".join(command)]
+    if conditions and re.search(r"(?m)^\w+ failed", output(*tried)):
+        found += [" ".join(row) for row in conditions.items()]
+    return found
 
 
 def groups() -> list[str]:
@@ -149,11 +181,12 @@ def place(path: Path, number: int, line: str) -> str:
     return f"{path}:{number} ({line})"
 
 
-unit = "ssh" if said("systemctl", "cat", "ssh.service") else "sshd"
+unit = gpuprov_sshd.unit()[0].partition(".")[0]
 now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 differs = {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value}
 first = first_lines() if CONFIG.exists() else {}
+socket = said("systemctl", "is-active", f"{unit}.socket").strip() == "active"
 look = {
     "earlier": [place(*first[each]) for each in differs if each in first and goes_before(first[each][0])],
     "by": [place(*first[each]) for each in differs if each in first],
@@ -162,10 +195,12 @@ look = {
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
     "taken": taken(),
+    "elsewhere": elsewhere(),
     "groups": groups(),
     "weak_keys": weak_keys(),
     "unit": unit,
-    "socket": said("systemctl", "is-active", f"{unit}.socket").strip() == "active",
+    "socket": socket,
+    "hindrance": [] if socket else hindrance(f"{unit}.service"),
     "stale": stale(f"{unit}.service"),
     "differs": differs,
 }

@@ -32,7 +32,7 @@ def called(folder: Path, function: str, status: int = 0, **state: str) -> tuple[
     for name, text in {"enabled": "disabled", "active": "inactive", "booted": "active", **state}.items():
         (folder / name).write_text(f"{text}\n")
     write_program(folder / "systemctl", FAKE.format(folder=folder, status=status))
-    functions = SCRIPT.partition("\ncase $1 in\narm)")[0].replace(". files.sh\n", "")
+    functions = SCRIPT.partition("\ncase $1 in\narm)")[0].replace(". files.sh\n. sshd.sh\n", "")
     functions = functions.replace("home=/var/lib/gpuprov/deadman", f"home={folder}")
     done = subprocess.run(
         ["sh", "-c", f"{functions}\n{function}"], capture_output=True, text=True, check=False, timeout=120,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 
 from gpuprov.drift.observations import OBSERVERS
@@ -65,3 +66,15 @@ def test_changes_with_dnf_are_those_of_apt_with_other_commands() -> None:
         assert [do for do in commands if re.search(r"apt-|/apt/|dpkg|ssh\.service|reload ssh\b", do)] == []
         named = {(way.check, way.by): bool(way.place) for way in (*changes.ways, *changes.with_cuda)}
         assert [key for key, place in named.items() if place != (answers[key] == "fails")] == []
+
+
+def test_each_edit_is_a_script_of_sed() -> None:
+    """Check that sed can parse each script: the command of a change may end with another one."""
+    changes = [tables(system) for system in ("debian12", *OF_DNF)]
+    ways = [way for each in changes for way in (*each.ways, *each.with_cuda)]
+    commands = {way.do for way in ways} | {each.do for every in changes for each in every.mutations}
+    scripts = {found for do in commands for found in re.findall(r"sed (?:-i |-e )*'([^']*)'", do)}
+    assert len(scripts) > 10
+    for script in scripts:
+        done = subprocess.run(["sed", script], input="", capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (script, done.stderr)

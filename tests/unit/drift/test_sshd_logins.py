@@ -22,7 +22,7 @@ SITE = "/etc/ssh/sshd_config.d/site.conf:2"
 
 def asked(*more: list[Any], text: str = TEXT, lines: Any = (), **other: Any) -> dict[str, Any]:
     """Return the collector's answer about sshd, with more answers for users and addresses."""
-    empty: dict[str, Any] = {"unread": [], "unclear": []}
+    empty: dict[str, Any] = {"unread": [], "unclear": [], "astray": []}
     return {"text": text, "lines": list(lines), "answers": [FIRST, *more], **empty, **other}
 
 
@@ -93,7 +93,7 @@ def test_an_older_name_of_an_option_is_found_too() -> None:
     assert found.by == (SITE,)
 
 
-@pytest.mark.parametrize("check", ["ssh.logins", "ssh.loaded"])
+@pytest.mark.parametrize("check", ["ssh.logins", "ssh.loaded", "ssh.main_process"])
 def test_a_listener_that_cannot_be_asked_is_a_difference(check: str) -> None:
     sshd = asked(unclear=["/opt/sshd -p 23: /opt/sshd is not /usr/sbin/sshd"])
     found = seen(check, SHIPPED if check == "ssh.logins" else [], sshd=sshd)
@@ -113,6 +113,13 @@ def test_a_file_that_sshd_has_not_read_is_a_difference() -> None:
     found = seen("ssh.loaded", [], sshd=asked(unread=["/etc/ssh/sshd_config"]))
     assert found
     assert found.actual == ["/etc/ssh/sshd_config"]
+
+
+def test_a_listener_that_systemd_has_lost_is_a_difference() -> None:
+    assert seen("ssh.main_process", [], sshd=asked()) is None
+    found = seen("ssh.main_process", [], sshd=asked(astray=["process 9 (/usr/sbin/sshd -D)"]))
+    assert found
+    assert found.actual == ["process 9 (/usr/sbin/sshd -D)"]
 
 
 def test_answers_like_the_first_share_its_lines() -> None:

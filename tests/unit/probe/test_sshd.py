@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gpuprov_sshd
 import pytest
 
 from gpuprov.probe.node import sshd
@@ -84,6 +85,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, pidfile: str = "none", block: bool = 
 def collected(monkeypatch: pytest.MonkeyPatch, *listeners: tuple[str, str, list[str]]) -> Any:
     """Return the collector's answer for these listening processes."""
     monkeypatch.setattr(sshd, "_listeners", lambda unclear: iter(listeners))
+    monkeypatch.setattr(gpuprov_sshd, "others", list)
     return sshd.sshd({"login": "ops", "strangers": ["gpuprov-unknown", "198.51.100.1"]})
 
 
@@ -125,7 +127,17 @@ def test_a_listener_that_cannot_be_asked_is_unclear(monkeypatch: pytest.MonkeyPa
 def test_without_sshd_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sshd, "find_program", lambda name: None)
     found = collected(monkeypatch)
-    assert found == {"text": "", "lines": [], "answers": [], "unread": [], "unclear": []}
+    assert found == {"text": "", "lines": [], "answers": [], "unread": [], "unclear": [], "astray": []}
+
+
+def test_a_listener_that_is_not_the_main_process_is_astray(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(monkeypatch, block=False)
+    monkeypatch.setattr(sshd, "_listeners", lambda unclear: iter([("9", "/usr/sbin/sshd -D", [])]))
+    monkeypatch.setattr(sshd, "_is_contained", lambda pid: pid == "10")
+    others = [gpuprov_sshd.Listener(pid, "/usr/sbin/sshd -D", ("22",), pid == 9) for pid in (9, 10)]
+    monkeypatch.setattr(gpuprov_sshd, "others", lambda: others)
+    found: Any = sshd.sshd({"login": "ops", "strangers": ["gpuprov-unknown", "198.51.100.1"]})
+    assert found["astray"] == ["process 9 (/usr/sbin/sshd -D)"]
 
 
 def test_files_are_not_read_if_they_are_newer_than_the_number(

@@ -9,6 +9,7 @@ import gpuprov_repos as repos
 import gpuprov_versionlock as versionlock
 import pytest
 
+from gpuprov.probe.node import packages
 from tests.unit.roles.scripts import script
 
 lock = script("package_pins", "lock")
@@ -134,3 +135,26 @@ def test_repositories_that_are_not_the_locks(tmp_path: Path, monkeypatch: pytest
     assert repos.offers([own], ["libnccl"]) == []
     monkeypatch.setattr(repos, "repositories", lambda: [each._replace(unsigned="gpgcheck") for each in found])
     assert [row[2] for row in repos.offers([own], ["libnccl"])] == ["gpgcheck"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("[main]\nenabled = 1\n", []),
+        ("[main]\nenabled = 0\n", [2]),
+        ("[main]\n\nenabled: off\n", [3]),
+        ("# enabled = 0\n[main]\nlocklist = LIST\n", []),
+    ],
+)
+def test_the_probe_names_the_line_that_switches_the_locks_off(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, lines: list[int]
+) -> None:
+    settings, listed = tmp_path / "versionlock.conf", tmp_path / "site.list"
+    listed.write_text("tool-0:1-1.*\n")
+    settings.write_text(text.replace("LIST", str(listed)))
+    monkeypatch.setattr(versionlock, "SETTINGS", str(settings))
+    monkeypatch.setattr(versionlock, "LIST", str(listed))
+    monkeypatch.setattr(packages, "names_in", lambda _path: [])
+    assert list(packages._cleared()) == [f"{settings}:{line}" for line in lines]
+    if lines or "LIST" in text:
+        assert packages._version_locks() == ("" if lines else "tool-0:1-1.*\n")

@@ -203,3 +203,20 @@ def test_groups_of_the_login_are_those_of_id() -> None:
     _node, sshd = machine({"id -nG 'ops x'": "users admins\n"})
     assert sshd.groups_of("ops x") == {"users", "admins"}
     assert sshd.groups_of("nobody-here") == set()
+
+
+@pytest.mark.parametrize(
+    ("shown", "parent", "astray"),
+    [
+        ("MainPID=9\nActiveState=active\n", "1", False),
+        ("MainPID=0\nActiveState=inactive\n\nMainPID=9\nActiveState=active\n", "1", False),
+        ("MainPID=8\nActiveState=active\n", "8", False),  # that of a connection, before it has a title
+        ("MainPID=8\nActiveState=active\n", "", False),  # it has ended
+        ("MainPID=9\nActiveState=inactive\n", "1", True),
+        ("MainPID=0\nActiveState=active\n", "1", True),
+        ("MainPID=9\nActiveState=failed\n", "1", True),
+    ],
+)
+def test_a_listener_is_the_main_process_of_a_unit_that_runs(shown: str, parent: str, astray: bool) -> None:
+    _, observer = machine({"systemctl show": shown, "ps -o ppid=": f"   {parent}\n"})
+    assert observer.astray == ["process 9 (/usr/sbin/sshd -D)"] * astray

@@ -1,0 +1,52 @@
+# Functions of sshd's unit, for scripts on a node; gpuprov/access/scripts.py puts them in place of `. sshd.sh`.
+# The rules are those of plugins/module_utils/gpuprov_sshd.py: systemd can have lost the main process of the unit after
+# a mask and an unmask. A restart then starts a second sshd, which fails as the port is in use, and systemd removes
+# /run/sshd, without which the first one accepts no login.
+
+sshd_unit() {
+    if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
+}
+
+other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that listens and is not the main process
+    unit=$(sshd_unit).service main=
+    if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
+    ss -Hltnp "$1" | grep -o '"sshd",pid=[0-9]*' | sort -u | while IFS== read -r _ pid; do
+        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
+        'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
+        *) continue ;; # a session, which forwards a port
+        esac
+        grep -q '^Uid:[[:space:]]*0[[:space:]]*0[[:space:]]' "/proc/$pid/status" 2>/dev/null || continue
+        case " ${main#0} " in
+        *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
+        esac
+        if grep -q "/$unit\$" "/proc/$pid/cgroup"; then echo "lost $pid"; else echo "elsewhere $pid"; fi
+    done
+}
+
+sshd_elsewhere() { # print the processes that listen on sshd's ports and are not of its unit
+    ports=$(sshd -T | sed -n 's/^port /or sport = :/p' | tr '\n' ' ')
+    other_sshd "${ports#or }" | sed -n 's/^elsewhere //p'
+}
+
+sshd_hindrance() { # print the lines of the unit's files that would keep systemd from starting sshd again
+    if systemctl -q is-active "$(sshd_unit).socket"; then return; fi
+    stated=$(systemctl cat "$(sshd_unit).service" | awk '
+        /^# \// { path = $2; number = 0; next }
+        { number++ }
+        /^(Condition|Assert)[A-Za-z]+=|^ExecStart=./ { print path ":" number " " $0 }')
+    conditions=$(echo "$stated" | sed -n 's/^[^ ]* \(Condition.*\|Assert.*\)/\1/p')
+    if echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1 | grep -q '^[A-Za-z]* failed'; then
+        echo "$stated" | grep -E '^[^ ]* (Condition|Assert)'
+    fi
+    echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v sshd || :
+}
+
+restart_sshd() { # unit: restart it, after the end of processes that systemd has lost
+    for seconds in 0 1 1 1; do
+        sleep $seconds
+        lost=$(other_sshd '' | sed -n 's/^lost //p')
+        if [ -z "$lost" ]; then break; fi
+        kill $lost
+    done
+    systemctl restart "$1"
+}

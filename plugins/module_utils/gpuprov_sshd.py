@@ -1,0 +1,74 @@
+# GNU General Public License v3.0 or later (see LICENSE)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Listening sshd processes that are not the main process of sshd's unit. Runs on nodes: Python 3.6 or newer.
+
+systemd can lose the main process: while ssh.service is masked, its alias sshd.service is a unit of its own,
+and if another unit names it (as cloud-init's do), the state of either one is kept when they become one again.
+A restart then starts a second sshd, which fails as the port is in use, and systemd removes /run/sshd, without
+which the first one accepts no login. `access/node/sshd.sh` has the same rules.
+"""
+
+import re
+from typing import NamedTuple
+
+from gpuprov_node import output
+
+UNITS = ("ssh.service", "sshd.service")
+LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
+"""Title or arguments of a process that accepts connections; that of a session is `sshd: USER…`."""
+OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
+"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd."""
+RUNNING = ("active", "reloading", "refreshing")
+"""ActiveState of a unit whose main process counts."""
+
+
+class Listener(NamedTuple):
+    """A listening sshd that is not the main process of the unit, nor a child of it.
+
+    Attributes:
+        lost: whether it is in the unit's control group: the unit has started it.
+    """
+
+    pid: int
+    command: str
+    ports: "tuple[str, ...]"
+    lost: bool
+
+
+def unit() -> "tuple[str, str]":
+    """Return the name of sshd's unit, and the number of its main process; "0" if it has none or does not run.
+
+    Debian's is ssh.service, with the alias sshd.service.
+    """
+    shown = output("systemctl", "show", "--property=Id,LoadState,ActiveState,MainPID", *UNITS)
+    blocks = [dict(re.findall(r"(?m)^(\w+)=(.*)$", block)) for block in shown.split("\n\n")]
+    for each in blocks:
+        if each.get("Id") in UNITS and each.get("LoadState") != "not-found":
+            return each["Id"], each.get("MainPID", "0") if each.get("ActiveState") in RUNNING else "0"
+    return UNITS[-1], "0"
+
+
+def others() -> "list[Listener]":
+    """Return root's listening sshd processes that are not the main process of sshd's unit."""
+    name, main = unit()
+    ports = {}  # type: dict[str, set[str]]
+    for line in output("ss", "-Hltnp").splitlines():
+        for pid in re.findall(r'"sshd",pid=(\d+)', line):
+            ports.setdefault(pid, set()).add(line.split()[3].rpartition(":")[2])
+    found = []
+    for pid in sorted(ports, key=int):
+        title = LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
+        parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))
+        if title and parent and (main == "0" or main not in (pid, parent.group(1))):
+            own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
+            found.append(Listener(int(pid), title.group(1), tuple(sorted(ports[pid])), own is not None))
+    return found
+
+
+def _text(path: str) -> str:
+    """Return a file's text; "" if the process has ended."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,188 @@
+"""Listening sshd processes that are not the main process of sshd's unit: on a node in Python and in sh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gpuprov_node
+import gpuprov_sshd
+import pytest
+
+from gpuprov.access.scripts import node_script
+from tests.unit.programs import write_program
+from tests.unit.roles.scripts import script
+
+TITLE = "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups"
+SESSION = "sshd: ops@pts/0"
+SHOWN = "Id={0}\nLoadState={1}\nActiveState={2}\nMainPID={3}\n"
+restart: Any = script("ssh_hardening", "restart")
+FAKE = """\
+case "$*" in
+"cat ssh.service") exit 0 ;;
+*is-active*) test {state} = active ;;
+*--value*) echo {main} ;;
+show*) printf 'Id=ssh.service\\nLoadState=loaded\\nActiveState={state}\\nMainPID={main}\\n' ;;
+*) echo "$*" >>{folder}/calls ;;
+esac
+"""
+
+
+def started(title: str, user: int = 0) -> subprocess.Popen[bytes]:
+    """Start a process with this title, which waits for its input."""
+    if os.getuid():
+        pytest.skip("only root's processes count")
+    words = [title, "-c", "read -r"]
+    return subprocess.Popen(words, executable="/bin/bash", stdin=subprocess.PIPE, user=user or None)
+
+
+@pytest.fixture
+def listener() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with the title of a listening sshd."""
+    process = started(TITLE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def play(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, pid: int, main: int | str, state: str = "active"
+) -> None:
+    """Put programs into PATH that know sshd's unit with a main process, and one listener."""
+    write_program(folder / "systemctl", FAKE.format(folder=folder, state=state, main=main))
+    row = f'LISTEN 0 128 [::]:22 [::]:* users:(("sshd",pid={pid},fd=3))'
+    write_program(folder / "ss", f"echo '{row}'; echo '{row}'")
+    write_program(folder / "sshd", "echo port 22")
+    path = f"{folder}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", path)
+
+
+def in_shell(function: str) -> str:
+    """Return the output of a function of sshd.sh."""
+    words = ["sh", "-euc", f"{node_script('gpuprov.access', 'node/sshd.sh')}\n{function}"]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.parametrize(
+    ("blocks", "unit"),
+    [
+        ([("ssh.service", "loaded", "active", "9")] * 2, ("ssh.service", "9")),
+        (
+            [("ssh.service", "masked", "active", "9"), ("sshd.service", "error", "inactive", "0")],
+            ("ssh.service", "9"),
+        ),
+        ([("ssh.service", "loaded", "inactive", "9")] * 2, ("ssh.service", "0")),
+        (
+            [("ssh.service", "not-found", "inactive", "0"), ("sshd.service", "loaded", "active", "9")],
+            ("sshd.service", "9"),
+        ),
+        ([], ("sshd.service", "0")),
+    ],
+)
+def test_the_main_process_is_that_of_the_unit_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch, blocks: list[tuple[str, ...]], unit: tuple[str, str]
+) -> None:
+    shown = "\n".join(SHOWN.format(*block) for block in blocks)
+    monkeypatch.setattr(gpuprov_sshd, "output", lambda *_argv: shown)
+    assert gpuprov_sshd.unit() == unit
+
+
+def test_a_listener_is_the_main_process_or_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
+) -> None:
+    play(monkeypatch, tmp_path, listener.pid, listener.pid)
+    assert gpuprov_sshd.others() == []
+    assert in_shell("other_sshd ''") == ""
+    play(monkeypatch, tmp_path, listener.pid, os.getpid())  # a child of the main process: a connection
+    assert gpuprov_sshd.others() == []
+    assert in_shell("other_sshd ''") == ""
+    for main, state in ((listener.pid, "inactive"), ("0", "active"), (1, "active")):
+        play(monkeypatch, tmp_path, listener.pid, main, state)
+        [other] = gpuprov_sshd.others()
+        assert other == (listener.pid, "/usr/sbin/sshd -D", ("22",), False)
+        assert in_shell("other_sshd ''") == f"elsewhere {listener.pid}\n"
+        assert in_shell("sshd_elsewhere") == f"{listener.pid}\n"
+
+
+@pytest.mark.parametrize(("title", "user"), [(SESSION, 0), (TITLE, 65534)])
+def test_a_session_and_a_program_of_a_user_are_no_listeners(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, title: str, user: int
+) -> None:
+    """Check that a session that forwards a port, and a user's program with sshd's title, do not count."""
+    process = started(title, user)
+    try:
+        play(monkeypatch, tmp_path, process.pid, "0")
+        assert gpuprov_sshd.others() == []
+        assert in_shell("other_sshd ''") == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
+    did: list[Any] = []
+    lost = gpuprov_sshd.Listener(9, "/usr/sbin/sshd -D", ("22",), True)
+    monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, lost=False)])
+    monkeypatch.setattr(restart, "end", did.append)
+    monkeypatch.setattr(restart, "_try_files", lambda: did.append("tried"))
+    monkeypatch.setattr(restart.gpuprov_unit, "settle", lambda *words, **_named: did.append(words))
+    assert restart.restart("ssh.service", needed=False, check=True) == {"changed": True}
+    assert did == []
+    assert restart.restart("ssh.service", needed=False, check=False) == {"changed": True}
+    assert did == ["tried", lost, ("ssh.service", None, "restarted")]
+    monkeypatch.setattr(gpuprov_sshd, "others", list)
+    assert restart.restart("ssh.service", needed=False, check=False) == {"changed": False}
+
+
+def test_a_process_that_does_not_end_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, listener: subprocess.Popen[bytes]
+) -> None:
+    lost = gpuprov_sshd.Listener(listener.pid, "/usr/sbin/sshd -D", ("22",), True)
+    monkeypatch.setattr(restart, "SECONDS_TO_END", 0.2)
+    with pytest.raises(restart.Failed, match=rf"process {listener.pid} .* does not end"):
+        restart.end(lost)  # it remains as a child of this process
+    assert listener.wait(5) == -signal.SIGTERM
+    restart.end(lost)
+
+
+UNIT = """\
+# /lib/systemd/system/ssh.service
+[Unit]
+ConditionPathExists=!/etc/ssh/sshd_not_to_be_run
+
+[Service]
+ExecStart=/usr/sbin/sshd -D
+"""
+NO_SSHD = "/etc/ssh.d/a.conf:3 ExecStart=/bin/true"
+UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
+
+
+@pytest.mark.parametrize(
+    ("more", "failed", "found"),
+    [
+        ("", False, []),
+        ("", True, [UNMET]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", False, [NO_SSHD]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", True, [NO_SSHD, UNMET]),
+        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/opt/wrap /usr/sbin/sshd -D\n", False, []),
+    ],
+)
+def test_what_keeps_sshd_from_starting_again_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: str, failed: bool, found: list[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["look.py", '{"options": {}, "login": "root"}'])
+    look: Any = script("ssh_hardening")
+    play(monkeypatch, tmp_path, 1, 1)
+    (tmp_path / "unit").write_text(UNIT + more)
+    is_socket = "*is-active*socket*) exit 3 ;;"
+    shown = f'case "$*" in {is_socket} "cat ssh.service") cat {tmp_path}/unit ;; esac'
+    write_program(tmp_path / "systemctl", shown)
+    write_program(tmp_path / "systemd-analyze", f"echo Conditions {'failed' if failed else 'succeeded'}. >&2")
+    assert look.hindrance("ssh.service") == found
+    assert sorted(in_shell("sshd_hindrance").splitlines()) == sorted(found)
