@@ -381,7 +381,7 @@ def keep(run: Run, narrate: Callable[[str], None]) -> None:
 def _written(node: NodeDrift) -> str:
     """Return a node's differences as JSON: a list of values for each, in the order of the fields.
 
-    An actual value of more than `LONGEST` characters is replaced by the beginning of its JSON, and places that
+    An actual value of more than `LONGEST` characters is replaced by the beginning of its JSON. Places that
     set one are left out if they have more.
     """
     rows = []
