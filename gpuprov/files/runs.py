@@ -54,7 +54,7 @@ def _private(path: Path) -> Path:
     Raises:
         Refused: as `state_dir`.
     """
-    real = path.resolve()
+    path, real = path.absolute(), path.resolve()
     try:
         own_folder(str(real), 0o700)
         _require_own_above(real)
