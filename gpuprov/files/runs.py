@@ -69,16 +69,18 @@ def _private(path: Path) -> Path:
 def _require_own_above(path: Path) -> None:
     """Check that no other user may rename a folder above this one, and put a link to another in its place.
 
-    root may, and who called sudo. Members of a folder's group are not checked.
+    root may, and the owner of the home directory, whose SSH configuration is used anyway: a container's root
+    often has another user's. Members of a folder's group are not checked.
 
     Raises:
         Refused: another user may.
         OSError: a folder cannot be read.
     """
-    trusted = {"0", str(os.geteuid()), os.environ.get("SUDO_UID", "0")}
+    home = Path("~").expanduser()
+    trusted = {0, os.geteuid(), home.stat().st_uid if home.is_dir() else 0}
     for above in path.parents:
         about = above.stat()
-        if str(about.st_uid) not in trusted:
+        if about.st_uid not in trusted:
             seen = f"{above} belongs to user {about.st_uid}"
         elif about.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
             seen = f"other users may write {above}, its mode is {stat.S_IMODE(about.st_mode):o}"

@@ -115,8 +115,8 @@ def test_state_in_a_folder_of_another_user_is_refused(
         state_dir()
     assert refused.value.do.startswith("set XDG_STATE_HOME")
     above.chmod(mode | stat.S_ISVTX)
-    if not owner:
-        assert state_dir() == above / "state/gpuprov"
+    monkeypatch.setenv("HOME", str(above if owner else tmp_path))
+    assert state_dir() == above / "state/gpuprov"
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
