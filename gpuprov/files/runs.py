@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import NotOurs, own_folder
+from gpuprov.untrusted.stated import stated_path
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def _require_own_above(path: Path) -> None:
         Refused: another user may.
         OSError: a folder cannot be read.
     """
-    home = Path("~").expanduser()
+    home = stated_path("~")
     trusted = {0, os.geteuid(), home.stat().st_uid if home.is_dir() else 0}
     for above in path.parents:
         about = above.stat()
