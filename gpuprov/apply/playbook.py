@@ -37,6 +37,7 @@ from gpuprov.ssh.connect import ConnectionLimits
 from gpuprov.ssh.masters import end_masters
 from gpuprov.untrusted import ansible_json, without_templates
 from gpuprov.untrusted.parsing import without_surrogates
+from gpuprov.verify.connection import with_absolute_paths
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
 # Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.
@@ -168,14 +169,14 @@ def _play(
     Raises:
         GpuprovError: ansible-playbook failed without a failure of a node.
     """
-    folder = run.folder / part
+    folder = (run.folder / part).absolute()
     make_folders(folder)
     outcomes = {name: NodeOutcome() for name in nodes}
     nodes = dict(_without_templates(nodes, outcomes))
     if not nodes:
         return outcomes
     inventory = folder / f"{playbook}-inventory.json"
-    replace_file(inventory, ansible_json(_inventory(run.lock, nodes)))
+    replace_file(inventory, ansible_json(_inventory(with_absolute_paths(run.lock), nodes)))
     events = folder / f"{playbook}-events.jsonl"
     log = folder / f"{playbook}-ansible.log"
     own = _here(run.lock, nodes)
@@ -184,6 +185,7 @@ def _play(
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
             _command(playbook, inventory, variables or {}, run.options),
+            cwd=scratch,  # Ansible runs plugins of shells in the current folder, which may be another user's
             env=_environment(events, Path(scratch)) | _leases(run) | own,
             stdin=subprocess.PIPE,  # not the terminal: no program may wait for input there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],

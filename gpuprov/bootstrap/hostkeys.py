@@ -16,6 +16,7 @@ from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.failures import stranger
 from gpuprov.ssh.known_hosts import KnownFiles, known_files, names_of, parse_key, read_known_hosts
 from gpuprov.ssh.route import Route
+from gpuprov.untrusted.stated import stated_path
 
 
 def fingerprint(key: paramiko.PKey) -> str:
@@ -27,7 +28,7 @@ def fingerprint(key: paramiko.PKey) -> str:
 def host_keys(way: Route, given: Path | None = None) -> HostKeys:
     """Return the host keys of a route's files; raises as `HostKeys`."""
     first, *others = way.known_hosts
-    return HostKeys(Path(first).expanduser(), given, others, way.revoked_keys)
+    return HostKeys(stated_path(first), given, others, way.revoked_keys)
 
 
 class HostKeys:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput
 from gpuprov.model.settings.access import PUBLIC_KEY
 from gpuprov.ssh.route import Route
+from gpuprov.untrusted.stated import stated_path
 
 ONE = "one line such as ssh-ed25519 AAAA… name"
 LARGEST = 64 << 10
@@ -27,7 +28,7 @@ def public_keys(way: Route, stated: Sequence[Path]) -> tuple[str, ...]:
     """
     paths = list(stated)
     if not paths:
-        own = [Path(f"{path}.pub").expanduser() for path in way.identity_files]
+        own = [stated_path(f"{path}.pub") for path in way.identity_files]
         paths = own if way.stated.identity_file else [path for path in own if path.is_file()][:1]
     if not paths:
         raise InvalidInput(

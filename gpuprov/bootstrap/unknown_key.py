@@ -15,6 +15,7 @@ from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint, host_keys
 from gpuprov.errors import InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.ssh.transport import Target
+from gpuprov.untrusted.stated import stated_path
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class UnknownKey:
         with tempfile.TemporaryDirectory(prefix="gpuprov-up-") as folder:
             path = Path(folder) / "known_hosts"
             if self.target.connection.known_hosts is not None:
-                replace_file(path, _content(Path(self.target.connection.known_hosts).expanduser()))
+                replace_file(path, _content(stated_path(self.target.connection.known_hosts)))
             self._pin(HostKeys(path, None))
             yield path
 

@@ -16,6 +16,7 @@ from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import Declined, waiting
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.model.connection import LOCAL
+from gpuprov.untrusted.stated import stated_path
 
 if TYPE_CHECKING:
     from gpuprov.bootstrap.contact import Login
@@ -231,7 +232,7 @@ class Server:
         from gpuprov.bootstrap.contact import Login
 
         stated = self.target.connection
-        identity = Path(stated.identity_file).expanduser() if stated.identity_file else None
+        identity = stated_path(stated.identity_file) if stated.identity_file else None
         return Login(stated.user, stated.port, identity, password, sudo, ask)
 
     def describe(self, dispatch: Dispatch, login: Login, keys: tuple[Path, ...]) -> None:

@@ -8,11 +8,13 @@ import os
 import platform
 import re
 import secrets
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import NotOurs, own_folder
+from gpuprov.untrusted.stated import stated_path
 
 LOG = logging.getLogger(__name__)
 
@@ -29,7 +31,8 @@ def state_dir() -> Path:
     only logged.
 
     Raises:
-        Refused: it is another user's, or others may write it: its content decides what is done to nodes.
+        Refused: it is another user's, or others may write it: its content decides what is done to nodes; or
+            others may replace it, as a folder above it is theirs.
     """
     import platformdirs
 
@@ -50,16 +53,41 @@ def _private(path: Path) -> Path:
     """Create a folder for its owner only, and return it; if it cannot be created, that is only logged.
 
     Raises:
-        Refused: it is another user's, or others may write it.
+        Refused: as `state_dir`.
     """
+    path, real = path.absolute(), path.resolve()
     try:
-        own_folder(str(path.resolve()), 0o700)
+        own_folder(str(real), 0o700)
+        _require_own_above(real)
     except NotOurs as error:
         seen, _, do = str(error.strerror).partition("; ")
         raise Refused(f"{error.filename} is not safe: {seen}", do=do) from None
     except OSError as error:  # writing there will fail with its own error; reading needs no folder
         LOG.info("%s: %s", path, error.strerror)
     return path
+
+
+def _require_own_above(path: Path) -> None:
+    """Check that no other user may rename a folder above this one, and put a link to another in its place.
+
+    root may, and the owner of the home directory, whose SSH configuration is used anyway: a container's root
+    often has another user's. Members of a folder's group are not checked.
+
+    Raises:
+        Refused: another user may.
+        OSError: a folder cannot be read.
+    """
+    home = stated_path("~")
+    trusted = {0, os.geteuid(), home.stat().st_uid if home.is_dir() else 0}
+    for above in path.parents:
+        about = above.stat()
+        if about.st_uid not in trusted:
+            seen = f"{above} belongs to user {about.st_uid}"
+        elif about.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            seen = f"other users may write {above}, its mode is {stat.S_IMODE(about.st_mode):o}"
+        else:
+            continue
+        raise Refused(f"{path} is not safe: {seen}", do="set XDG_STATE_HOME and XDG_CACHE_HOME elsewhere")
 
 
 def new_id(verb: str) -> str:

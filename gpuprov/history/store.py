@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -43,6 +43,8 @@ CREATE INDEX IF NOT EXISTS events_by_machine ON events (machine, number);
 """Statements that create the tables, with `;` between them; lists and mappings are stored as JSON."""
 LOOKS = ("status", "doctor")
 """Verbs whose runs only show nodes: of each node the newest result is kept, and lists leave them out."""
+LONGEST = 1 << 14
+"""Maximum number of characters of a node's value or reason: each run is kept, and nodes choose them."""
 LATEST = "latest"
 """Name of the last recorded run, for `History.run`."""
 
@@ -116,7 +118,13 @@ class History(AbstractContextManager["History"]):
                 (run.id, run.verb, run.at, run.fleet, json.dumps(groups)),
             ).lastrowid
             rows = (
-                (number, node.name, node.status, without_surrogates(node.reason), _written(node))
+                (
+                    number,
+                    node.name,
+                    node.status,
+                    without_surrogates(node.reason and node.reason[:LONGEST]),
+                    _written(node),
+                )
                 for node in run.nodes
             )
             database.executemany("INSERT INTO nodes VALUES (?, ?, ?, ?, ?)", rows)
@@ -371,9 +379,19 @@ def keep(run: Run, narrate: Callable[[str], None]) -> None:
 
 
 def _written(node: NodeDrift) -> str:
-    """Return a node's differences as JSON: a list of values for each, in the order of the fields."""
-    fields = Difference.__slots__
-    return json.dumps([[getattr(each, name) for name in fields] for each in node.drift])
+    """Return a node's differences as JSON: a list of values for each, in the order of the fields.
+
+    An actual value of more than `LONGEST` characters is replaced by the beginning of its JSON. Places that
+    set one are left out if they have more.
+    """
+    rows = []
+    for each in node.drift:
+        actual = json.dumps(each.actual)
+        long = len(actual) > LONGEST
+        kept = replace(each, actual=f"{actual[:LONGEST]}… ({len(actual)} characters)") if long else each
+        kept = kept if len(json.dumps(kept.by)) <= LONGEST else replace(kept, by=())
+        rows.append([getattr(kept, name) for name in Difference.__slots__])
+    return json.dumps(rows)
 
 
 def _read(name: str, status: Status, reason: str | None, drift: str) -> NodeDrift:

@@ -14,20 +14,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput
-from gpuprov.inventory.firstboot.node.first_boot import RELEASE_LOCK
+from gpuprov.inventory.firstboot.node.first_boot import PIP_LIMITS, RELEASE_LOCK
 from gpuprov.untrusted.urls import public_url
 
 HASH = "#sha256="
 EXPECTED = f"https://…/gpuprov-VERSION-py3-none-any.whl{HASH}HASH"
 MAKE = "scripts/release wheel dist"
 """Command that builds the wheel in a checkout and prints its hash as `--wheel` expects it."""
-PIP_S = 600
-"""Longest time in seconds of pip in a job; its own limit is for each read."""
-PIP_LIMITS = f"ulimit -v 4194304; ulimit -f 524288; exec timeout {PIP_S}"
-"""Beginning of a line of sh that runs pip: 4 GiB of memory, 256 MiB for a file, and its time.
-
-An index could send a page or a wheel without an end.
-"""
 LARGEST = 64 << 20
 _NAME = re.compile(r"gpuprov-[0-9A-Za-z.+!_]{1,60}-py3-none-any\.whl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

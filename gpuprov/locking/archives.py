@@ -34,6 +34,7 @@ from gpuprov.model.fleet import Fleet
 from gpuprov.model.lock import Repository
 from gpuprov.untrusted.openpgp import Keys, armored
 from gpuprov.untrusted.signature import required_keys
+from gpuprov.untrusted.stated import stated_path
 
 # A distribution's own packages are in several archives, which apt reads as one.
 ARCHIVES = {
@@ -202,7 +203,7 @@ class Finder:
     def _key(self, repository: str) -> Path | None:
         """Return the path of the key file that the fleet states for a repository, or None."""
         stated = self._fleet.repositories.get(repository)
-        return Path(stated.key).expanduser() if stated and stated.key else None
+        return stated_path(stated.key) if stated and stated.key else None
 
     def _describe(self, spec: RepositorySpec, system: System) -> Repository:
         """Return the lock's record of a repository; raises as `_key_text`.

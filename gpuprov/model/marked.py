@@ -18,6 +18,8 @@ FLOAT = "tag:yaml.org,2002:float"
 NUMBERS = (FLOAT, "tag:yaml.org,2002:int")
 LONGEST = 400
 """Maximum length of a number: the time of one with colons, YAML's base of 60, is the square of its length."""
+UNFIT = re.compile("[\0\ud800-\udfff]")
+"""Characters that no path and no file of text can have."""
 MENDS = {
     "but found '<block": "indent the line as its neighbours are",
     "'\\t'": "indent with spaces: YAML allows no tabs there",
@@ -84,12 +86,15 @@ class Marked:
         """Return the value of a node that is no mapping and no list.
 
         Raises:
-            InFile: a number is longer than `LONGEST`, or the value is not of the type that its tag states.
+            InFile: a number is longer than `LONGEST`, a text has a character of `UNFIT`, or the value is not
+                of the type that its tag states.
         """
         line = node.start_mark.line + 1
         if node.tag in NUMBERS and len(node.value) > LONGEST:
             seen = f"a number of {len(node.value)} characters"
             raise InFile("wrong-value", self.name, line, seen, expected=f"at most {LONGEST}")
+        if UNFIT.search(str(node.value)):
+            raise InFile("wrong-value", self.name, line, "a NUL or half of a surrogate pair in a text")
         try:
             return _constructor.construct_object(node)
         except (LookupError, TypeError, AttributeError, OverflowError):

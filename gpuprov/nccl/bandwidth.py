@@ -22,6 +22,8 @@ _DECIMAL = r"(\d{1,18}(?:\.\d{1,18})?)"
 _PLAIN_ROW = re.compile(rf"allreduce_mb {_DECIMAL} ms {_DECIMAL} busbw_GBs {_DECIMAL}")
 _COUNT = re.compile(r"\d{1,18}")
 _MIB = 1024 * 1024
+SIZES = 4096
+"""Maximum number of sizes of a log; further ones are ignored."""
 
 
 def bus_bandwidth(size: float, seconds: float, ranks: int) -> float:
@@ -62,7 +64,7 @@ class Results:
             self._table_row(row)
         elif row := _PLAIN_ROW.search(line):
             size, milliseconds, busbw = float(row[1]), float(row[2]), float(row[3])
-            self.rows[int(size * _MIB)] = {"time_us": milliseconds * 1000, "busbw": busbw}
+            self._add(int(size * _MIB), {"time_us": milliseconds * 1000, "busbw": busbw})
         elif found := _AVERAGE.search(line):
             self.average = _number(found[1])
         elif found := _OUT_OF_BOUNDS.search(line):
@@ -79,8 +81,13 @@ class Results:
         in_place = _number(row[8]) if row[8] else None
         if in_place is not None:
             figures["in_place_busbw"] = in_place
-        self.rows[int(row[1])] = figures
+        self._add(int(row[1]), figures)
         self.wrong += sum(int(row[index]) for index in (5, 9) if row[index] and _COUNT.fullmatch(row[index]))
+
+    def _add(self, size: int, figures: dict[str, float]) -> None:
+        """Set the figures of a size; those of a new one are ignored if there are `SIZES` others."""
+        if size in self.rows or len(self.rows) < SIZES:
+            self.rows[size] = figures
 
     @property
     def peak(self) -> float | None:

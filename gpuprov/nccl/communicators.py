@@ -18,6 +18,8 @@ Process = tuple[str | None, int | None]
 COMMUNICATORS = 4096
 """Maximum number of communicators of a log; further ones are ignored. A job has a few for each of its ranks.
 """
+MEMBERS = 1 << 20
+"""Maximum number of members of all communicators of a log; further ones are ignored."""
 LATEST = 64
 """Maximum number of a process's communicators with one rank in which a peer is looked up: the latest."""
 
@@ -94,6 +96,7 @@ class Communicators:
     def __init__(self) -> None:
         self._known: dict[str | tuple[int, int], Communicator] = {}
         self._nameless: dict[int, _Nameless] = defaultdict(_Nameless)
+        self._members = 0
         self._pointers: dict[tuple[Process, str], Communicator] = {}
         self._memberships: dict[tuple[Process, int], deque[Communicator]] = defaultdict(
             partial(deque, maxlen=LATEST)
@@ -144,10 +147,14 @@ class Communicators:
     def _of(self, process: Process, member: Member) -> Communicator | None:
         """Return the communicator of a member; create it if it is new.
 
-        None if there are `COMMUNICATORS` others.
+        None if there are `COMMUNICATORS` others, or `MEMBERS` other members.
         """
         place = (process, member.pointer)
         known = self._pointers.get(place)
+        if known is None or member.rank not in known.hosts:
+            self._members += 1
+            if self._members > MEMBERS:
+                return None
         if known is None or (member.comm_id and known.comm_id not in (None, member.comm_id)):
             known = self._named(member, member.comm_id) if member.comm_id else self._unnamed(member)
         elif member.comm_id and known.comm_id is None:

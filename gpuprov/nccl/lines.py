@@ -18,10 +18,10 @@ from gpuprov.untrusted.kept import SHORT, kept
 # Numbers have at most 18 digits: Python converts no longer ones than 4,300, and a log can have them.
 _MARK = re.compile(r"[NR]CCL (INFO|WARN) ")
 _SPEAKER = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[-?\d{1,18}\] "
+    r"(?<![\w.-])(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,18}):(?P<tid>\d{1,18}) \[-?\d{1,18}\] "
     r"(?:\S+:\d{1,18}(?: \([^)]*\))? )?\Z"
 )
-_LONGEST_PREFIX = 400
+_LONGEST_PREFIX, _LONGEST_NAME = 400, 64
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -101,16 +101,16 @@ def _transport(via: str) -> tuple[str, bool]:
     if kind == "SHM" or parts[0] == "direct shared memory":
         return "SHM", False
     if kind in ("P2P", "NET", "COLLNET") and len(parts) > 1:
-        return f"{kind}/{parts[1]}", gdrdma
+        return f"{kind}/{parts[1][:_LONGEST_NAME]}", gdrdma
     return (kind if kind in ("P2P", "NET", "COLLNET", "NVLS") else "other"), gdrdma
 
 
 # --- communicators ------------------------------------------------------------------------------------
 
 _MEMBER = re.compile(
-    r"comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d{1,18}) n[rR]anks (?P<nranks>\d{1,18})\b"
+    r"comm (?P<pointer>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,18}) n[rR]anks (?P<nranks>\d{1,18})\b"
 )
-_COMM_ID = re.compile(r"commId (0x[0-9a-f]+)")
+_COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})\b")
 _LAYOUT = re.compile(r"nNodes (\d{1,18}) localRanks (\d{1,18})\b")
 _MULTI_NODE_NVLINK = re.compile(r"MNNVL 1\b")
 _STAGES = {
@@ -156,9 +156,11 @@ def member(text: str) -> Member | None:
 _VERSION = re.compile(
     r"\b[NR]CCL version\s*:?\s*(\d{1,18}(?:\.\d{1,18}){1,4})[^\s+]*(?:\+(?:cuda|hip)(\d[\d.]{0,31}))?"
 )
-_SET = re.compile(r"\b(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
-_ADDRESS = re.compile(r"(?:^|[\s\]])([A-Za-z][\w.@-]*):([0-9A-Fa-f][0-9A-Fa-f.:]*(?:%[\w.-]+)?)<\d{1,18}>")
-_HCA = re.compile(r"\[\d{1,18}\]\s?([A-Za-z][\w.+-]*)(?::uverbs\d{1,18})?:(\d{1,18})/(\w+)")
+_SET = re.compile(r"\b(NCCL_[A-Z0-9_]{1,59}) set (?:by environment )?to (.{0,1024})")
+_ADDRESS = re.compile(
+    r"(?:^|[\s\]])([A-Za-z][\w.@-]{0,63}):([0-9A-Fa-f][0-9A-Fa-f.:]{0,63}(?:%[\w.-]{1,63})?)<\d{1,18}>"
+)
+_HCA = re.compile(r"\[\d{1,18}\]\s?([A-Za-z][\w.+-]{0,63})(?::uverbs\d{1,18})?:(\d{1,18})/(\w{1,16})")
 
 
 @dataclass(frozen=True, order=True)

@@ -1,6 +1,7 @@
 """Parser of a log of NCCL_DEBUG=INFO, in one pass; parts may be missing, other output may be mixed in.
 
-Memory grows with the number of ranks and of communicating pairs, not with the length of the log.
+Memory grows with the number of ranks and of communicating pairs up to a limit, not with the length of the
+log: its author may be any user of a node.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from gpuprov.nccl import lines
 from gpuprov.nccl.bandwidth import Results
@@ -17,10 +18,14 @@ from gpuprov.nccl.communicators import Communicators, Process
 from gpuprov.nccl.complaints import Complaints
 
 SCHEMA = "gpuprov.nccl/1"
+K = TypeVar("K")
 
 _LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
+PATHS, RANKS, PORTS, VALUES = 1 << 21, 1 << 20, 1 << 16, 64
+"""Maximum numbers of connections, of ranks that nccl-tests lists, of interfaces, RDMA ports and variables,
+and of values of a variable, networks and versions; further ones are ignored."""
 _NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d{1,18})\s")
-_NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d{1,18}\s+on\s+(\S+)\s+device\s+\d")
+_NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d{1,18}\s+on\s+(\S{1,64})\s+device\s+\d")
 _PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
 _NVLS_USED = re.compile(r"NVLS comm 0x|Connected NVLS|[1-9]\d{0,5} nvls channels")
 _NO_P2P = re.compile(r"Could not enable P2P|P2P is disabled between", re.IGNORECASE)
@@ -70,7 +75,8 @@ class NcclLog:
         elif "comm 0x" in text:
             self._member(said)
         elif " set " in text and (variable := lines.environment(text)):
-            self.environment[variable[0]][variable[1]] += 1
+            if variable[0] in self.environment or len(self.environment) < PORTS:
+                _count(self.environment[variable[0]], variable[1], VALUES)
         elif text.startswith(("Bootstrap", "NET/")):
             self._network_line(text)
         else:
@@ -84,7 +90,8 @@ class NcclLog:
             self.complaints.feed(line)
         rank = _NCCL_TESTS_RANK.search(line) if "#" in line else None
         if rank and (host := _NCCL_TESTS_HOST.search(line, rank.end())):
-            self._listed_ranks[int(rank[1])] = host[1]
+            if len(self._listed_ranks) < RANKS:
+                self._listed_ranks[int(rank[1])] = host[1]
         else:
             self.results.feed(line)
 
@@ -95,7 +102,8 @@ class NcclLog:
             return
         self.network_lines += path.transport.startswith("NET")
         self.gdrdma_lines += path.gdrdma
-        self.paths[(said.host, said.pid), path.source, path.target, path.receiving, path.transport] += 1
+        key = ((said.host, said.pid), path.source, path.target, path.receiving, path.transport)
+        _count(self.paths, key, PATHS)
 
     def _member(self, said: lines.Message) -> None:
         """Add a rank of a communicator, and whether NVLS is used."""
@@ -109,8 +117,10 @@ class NcclLog:
 
     def _network_line(self, text: str) -> None:
         """Add the interfaces and RDMA ports in use, the provider, and whether GPUDirect RDMA is refused."""
-        self.interfaces.update(lines.interfaces(text))
-        self.hcas.update(lines.hcas(text))
+        if len(self.interfaces) < PORTS:
+            self.interfaces.update(lines.interfaces(text))
+        if len(self.hcas) < PORTS:
+            self.hcas.update(lines.hcas(text))
         if "GPU Direct RDMA Disabled" in text:
             self.gdrdma_refused = True
         if provider := _PROVIDER.search(text):
@@ -119,7 +129,7 @@ class NcclLog:
     def _remark(self, text: str) -> None:
         """Parse other messages: network, version, use of NVLS, refused P2P, the driver's CUDA version."""
         if text.startswith("Using network "):
-            self.networks[text.removeprefix("Using network ").strip()] += 1
+            _count(self.networks, text.removeprefix("Using network ").strip()[:_LONGEST_REMARK], VALUES)
         elif "CCL version" in text:
             self._version(text)
         elif _NVLS_USED.search(text):
@@ -133,7 +143,7 @@ class NcclLog:
     def _version(self, text: str) -> None:
         """Count the version that a line states."""
         if stated := lines.version(text):
-            self.versions[stated] += 1
+            _count(self.versions, stated, VALUES)
 
     # --- results ------------------------------------------------------------------------------------------
 
@@ -245,6 +255,12 @@ class NcclLog:
         if no line states it.
         """
         return self.networks.most_common(1)[0][0] if self.networks else None
+
+
+def _count(counter: Counter[K], key: K, most: int) -> None:
+    """Count a key; a new one is ignored if there are as many others."""
+    if key in counter or len(counter) < most:
+        counter[key] += 1
 
 
 def read_log(streams: Iterable[TextIO]) -> NcclLog:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted.stated import stated_path
 
 FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 """Files that ssh reads (ssh(1), FILES), in its order: the first value found for an option applies."""
@@ -43,7 +44,7 @@ def client_config(
     patterns = _patterns(FILES)
     if patterns is None or any(fnmatchcase(address.lower(), each) for each in patterns):
         return _ask(FILES, address, user, port, otherwise)
-    if not any(Path(path).expanduser().exists() for path in FILES):
+    if not any(stated_path(path).exists() for path in FILES):
         return {}
     return {**_ask(FILES, ANYBODY, None, None, otherwise), "hostname": (address,)}
 
@@ -122,7 +123,7 @@ def _patterns(files: Sequence[str]) -> frozenset[str] | None:
     """
     found: set[str] = set()
     for path in files:
-        for words in _lines(Path(path).expanduser(), depth=0):
+        for words in _lines(stated_path(path), depth=0):
             keyword = words[0].lower()
             if keyword == "host":
                 found |= {word.lower().lstrip("!") for word in words[1:]} - {"*"}
@@ -142,7 +143,7 @@ def _lines(path: Path, depth: int) -> Iterator[list[str]]:
         text = path.read_text("utf-8", errors="replace")
     except OSError:
         return
-    home = Path("~/.ssh").expanduser()
+    home = stated_path("~/.ssh")
     for line in text.splitlines():
         words = [word.strip('"') for word in re.split(r"[ \t=]+", line.strip()) if word]
         if not words or words[0].startswith("#"):

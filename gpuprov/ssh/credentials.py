@@ -15,6 +15,7 @@ from paramiko.pkey import PublicBlob, UnknownKeyType
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.route import Route
+from gpuprov.untrusted.stated import stated_path
 
 LARGEST = 256 << 10
 """Maximum size in bytes of a file with a key or a certificate; a key of 16384 bits has 13,000."""
@@ -35,7 +36,7 @@ class Credentials(AuthStrategy):
         super().__init__(paramiko.SSHConfig())
         self._route = route
         if route.stated.identity_file:  # reported before any connection is opened
-            _require(str(Path(route.stated.identity_file).expanduser()))
+            _require(str(stated_path(route.stated.identity_file)))
         self.tried: list[str] = []
         self.beyond: list[str] = []
 
@@ -81,7 +82,7 @@ class Credentials(AuthStrategy):
         Raises:
             InvalidInput: it is the key that the fleet names, and cannot be used.
         """
-        place = str(Path(path).expanduser())
+        place = str(stated_path(path))
         try:
             key = private_key(place)
         except InvalidInput:
@@ -147,7 +148,7 @@ def _is_small(path: Path) -> bool:
 
 def _certificate(path: str) -> PublicBlob | None:
     """Return the certificate or public key in a file; None if it is unreadable or exceeds `LARGEST`."""
-    place = Path(path).expanduser()
+    place = stated_path(path)
     if not place.is_file() or not _is_small(place):
         return None
     try:
@@ -187,6 +188,6 @@ def _agent_keys(agent: str | None) -> tuple[paramiko.AgentKey, ...]:
     if not path or path == "none":
         return ()
     try:
-        return tuple(_AgentAt(str(Path(path).expanduser())).get_keys())
+        return tuple(_AgentAt(str(stated_path(path))).get_keys())
     except (OSError, paramiko.SSHException):
         return ()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
-from gpuprov.untrusted.stated import read_bounded
+from gpuprov.untrusted.stated import read_bounded, stated_path
 
 if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to ssh read no key
     import paramiko
@@ -309,7 +309,7 @@ def known_hosts(path: str | None) -> KnownHosts:
     Raises:
         InvalidInput: as `read_known_hosts`.
     """
-    place = Path(path or KNOWN_HOSTS).expanduser()
+    place = stated_path(path or KNOWN_HOSTS)
     return _reread(place) if place.exists() else KnownHosts(place)
 
 

@@ -10,13 +10,13 @@ import shlex
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gpuprov.errors import Unreachable
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import of_openssh
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.programs import Answer, run_limited
+from gpuprov.untrusted.stated import stated_path
 
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 STAND_IN = 193
@@ -118,7 +118,7 @@ def _several(paths: Sequence[str]) -> str:
 
 def _there(paths: Sequence[str]) -> list[str]:
     """Return those paths that exist."""
-    return [path for path in paths if Path(path).expanduser().exists()]
+    return [path for path in paths if stated_path(path).exists()]
 
 
 def run_command(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
-from gpuprov.untrusted.stated import read_bounded
+from gpuprov.untrusted.stated import read_bounded, stated_path
 
 if TYPE_CHECKING:
     import paramiko
@@ -110,7 +110,7 @@ def revoked_keys(path: str) -> RevokedKeys:
     Raises:
         InvalidInput: it does not exist or cannot be read, or a line has no readable key.
     """
-    place = Path(path).expanduser()
+    place = stated_path(path)
     try:
         return _reread(place)
     except OSError as error:

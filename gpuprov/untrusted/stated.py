@@ -6,6 +6,7 @@ Another person may have written them. None of their contents ends a command with
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,6 +47,15 @@ def stated_file(name: object, *, expected: str, do: str = "") -> Iterator[None]:
         raise InvalidInput(f"{name} cannot be read: {error.strerror}", expected=expected, do=do) from None
     except Exception as error:  # noqa: BLE001 - a parser of another's text can fail in any way
         raise InvalidInput(f"{name}: {_cause(error)}", expected=expected, do=do) from None
+
+
+def stated_path(path: str | Path) -> Path:
+    """Return a path with `~` and `~USER` expanded.
+
+    That of a user who does not exist stays as it is: there is no such file then. `Path.expanduser` would end
+    the command with a RuntimeError.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:

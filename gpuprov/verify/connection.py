@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
 from gpuprov.ssh.route import Route
+from gpuprov.untrusted.stated import stated_path
 
 CONNECT_TIMEOUT_S = 10
 """Seconds within which ssh has to connect."""
@@ -44,7 +44,7 @@ def with_absolute_paths(lock: Lock) -> Lock:
 def _with_absolute_paths(stated: Connection) -> Connection:
     """Return a connection with absolute paths of `identity_file` and `known_hosts`."""
     files = {key: getattr(stated, key) for key in ("identity_file", "known_hosts")}
-    found = {key: str(Path(path).expanduser().absolute()) for key, path in files.items() if path}
+    found = {key: str(stated_path(path).absolute()) for key, path in files.items() if path}
     return stated.model_copy(update=found)
 
 

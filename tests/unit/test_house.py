@@ -127,6 +127,12 @@ def test_an_end_of_text_is_no_end_of_line() -> None:
     assert not found, found
 
 
+def test_a_home_directory_that_nobody_has_ends_no_command() -> None:
+    """Refuse `Path.expanduser`, which raises a RuntimeError for `~USER` of a file: `stated_path` does not."""
+    files = (path for path in sorted((ROOT / "gpuprov").rglob("*.py")) if "node" not in path.parts)
+    assert not [path for path in files if re.search(r"\)\.expanduser\(\)|Path\.home\(\)", path.read_text())]
+
+
 def patterns(tree: ast.Module) -> Iterator[tuple[int, str, bool]]:
     """Yield line, pattern and whether it is multiline, of the calls of `re` with a literal or an f-string."""
     for call in ast.walk(tree):

@@ -99,6 +99,26 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         mutex.own_folder(str(folder), 0o700)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's folder")
+@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o755), (0, 0o777)])
+def test_state_in_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int
+) -> None:
+    """They could put a link to another folder of the operator in its place."""
+    above = tmp_path / "theirs"
+    (above / "state").mkdir(parents=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(above / "state"))
+    state_dir()
+    os.chown(above, owner, owner)
+    above.chmod(mode)
+    with pytest.raises(Refused, match=f"{above / 'state/gpuprov'} is not safe: .*{above}") as refused:
+        state_dir()
+    assert refused.value.do.startswith("set XDG_STATE_HOME")
+    above.chmod(mode | stat.S_ISVTX)
+    monkeypatch.setenv("HOME", str(above if owner else tmp_path))
+    assert state_dir() == above / "state/gpuprov"
+
+
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "target"
     (tmp_path / "locks").mkdir()

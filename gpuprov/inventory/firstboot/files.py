@@ -134,14 +134,17 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
 
 
 def _program(package: str, path: str) -> str:
-    """Return a module without docstrings, comments and what type checkers alone read: user-data is small."""
+    """Return a module without docstrings, comments and what type checkers alone read, indented by one space:
+    user-data is small.
+    """
     text = without_docs((files(package) / path).read_text("utf-8"))
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    return FOR_TYPES.sub("", "".join(f"{line.rstrip()}\n" for line in lines if line.strip()))
+    short = FOR_TYPES.sub("", "".join(f"{line.rstrip()}\n" for line in lines if line.strip()))
+    return re.sub(r"^(?: {4})+", lambda found: " " * (len(found[0]) // 4), short, flags=re.MULTILINE)
 
 
 def _order(lock: Lock, text: str, wishes: Wishes) -> str:

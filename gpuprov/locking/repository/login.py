@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import netrc
 import os
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.untrusted.stated import stated_path
 
 
 def login_of(url: str) -> dict[str, str]:
@@ -22,7 +22,7 @@ def login_of(url: str) -> dict[str, str]:
         InvalidInput: it is not in the format of netrc(5).
     """
     parts = urlsplit(url)
-    path = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    path = stated_path(os.environ.get("NETRC") or "~/.netrc")
     if parts.scheme != "https" or not parts.hostname or not path.is_file():
         return {}
     try:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible.plugins import loader
 
 from gpuprov.apply import playbook
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.model.lock import read_lock
+from gpuprov.verify.connection import with_absolute_paths
 from tests import RECORDED_LOCK
 
 TELL = (
@@ -107,6 +109,34 @@ def test_what_ssh_says_of_a_lost_node_is_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
     outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
     assert outcomes[name].unreachable == "Broken pipe port 22 timed out"
+
+
+def test_nothing_of_the_current_folder_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible looks for plugins of shells in the current folder, which may be another user's."""
+    here = tmp_path / "here"
+    for folder in {each.subdir for each in vars(loader).values() if isinstance(each, loader.PluginLoader)}:
+        (here / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("sh", "setup", "linear", "host_group_vars", "gpuprov_ssh", "other"):
+            (here / folder / f"{name}.py").write_text(f"open({str(here / 'ran')!r}, 'a').write(__file__)\n")
+    monkeypatch.chdir(here)
+    lock = with_absolute_paths(read_lock(RECORDED_LOCK))
+    [name] = lock.hosts()
+    nodes = {name: {"ansible_host": "127.0.0.1", "ansible_port": 9}}
+    outcomes = playbook.run_playbook("site", nodes, RunContext(lock, tmp_path / "run"))
+    assert not (here / "ran").exists(), (here / "ran").read_text()
+    assert "Connection refused" in (outcomes[name].unreachable or "")
+
+
+def test_paths_of_a_lock_are_those_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lock = read_lock(RECORDED_LOCK)
+    [group] = lock.groups.values()
+    group.connection.__dict__["identity_file"] = "keys/id"
+    monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", ""])
+    playbook.run_playbook("site", {name: {} for name in lock.hosts()}, RunContext(lock, Path("run")))
+    assert f'"{tmp_path}/keys/id"' in (tmp_path / "run/site-inventory.json").read_text()
 
 
 def test_facts_of_a_node_replace_no_variable(tmp_path: Path) -> None:

@@ -172,6 +172,17 @@ def test_a_run_that_was_cut_by_a_reboot_of_this_machine_is_one_line_of_the_histo
         assert [each.status for _, each in history.of_node("gpu1")] == ["in_sync"]
 
 
+def test_a_node_does_not_choose_the_size_of_the_history(path: Path) -> None:
+    long = "x" * (1 << 20)
+    drift = [replace(differs("a", "a", long), by=(long,)), differs("b", "a", [long] * 3), differs("c")]
+    with History(path) as history:
+        history.record(run(node("n1", *drift), lost("n2", long)))
+        found = history.run("latest").nodes
+    assert path.stat().st_size < 1 << 18
+    assert str(found[0].drift[1].actual).endswith("xxx… (3145740 characters)")
+    assert found[0].drift[2] == differs("c")
+
+
 def test_text_that_cannot_be_encoded_is_kept_with_a_sign_in_its_place(path: Path) -> None:
     with History(path) as history:
         history.record(run(lost("gpu1", "caf\udce9"), node("gpu2", differs("a", "\udcff"))))

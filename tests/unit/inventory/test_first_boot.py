@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import gzip
 import hashlib
@@ -23,7 +24,9 @@ from gpuprov.inventory.exports import cloud_init
 from gpuprov.inventory.exports.cloud_init import LIMIT, user_data
 from gpuprov.inventory.firstboot.files import FLEET as FLEET_THERE
 from gpuprov.inventory.firstboot.files import LOCK, ORDER, PROGRAM, UNIT_PATH, URLS, File
+from gpuprov.inventory.firstboot.node import first_boot
 from gpuprov.model.lock import read_lock, write_lock
+from gpuprov.probe.payload import without_docs
 from gpuprov_lab.simulator import stub_module
 from tests.unit.inventory.conftest import MakeLock
 
@@ -219,6 +222,9 @@ def test_the_program_has_what_it_imports_beside_it(
     assert "from urls import" in files[PROGRAM]
     assert "def public_urls(" in files[URLS]
     assert Path(URLS) == Path(PROGRAM).with_name("urls.py")
+    source = ast.parse(without_docs(Path(first_boot.__file__).read_text()))
+    source.body = [each for each in source.body if "TYPE_CHECKING" not in ast.unparse(each)]
+    assert ast.dump(ast.parse(files[PROGRAM])) == ast.dump(source), "only its form is smaller"
 
 
 def test_the_unit_is_started_without_waiting_for_it(

@@ -466,6 +466,23 @@ def test_a_wheel_without_hashes_of_what_it_needs_installs_nothing(
     assert not installations(machine)
 
 
+def test_an_index_without_an_end_is_limited(
+    without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, here = without_gpuprov, without_gpuprov.folder
+    write_program(here / "pip", f"ulimit -v >{here}/memory; ulimit -f >{here}/file; {PIP.format(here=here)}")
+    assert machine.boot() == 0
+    assert (here / "memory").read_text() == "4194304\n"
+    assert int((here / "file").read_text()) in (524288, 262144), "in blocks of sh or of bash"
+    (here / "opt/.installed").unlink()
+    first_boot.DONE.unlink()
+    machine.order["patience_s"] = 0
+    monkeypatch.setattr(first_boot, "PIP_LIMITS", first_boot.PIP_LIMITS.replace("600", "1"))
+    write_program(here / "pip", "exec sleep 20")
+    assert machine.boot() == POSTPONED
+    assert machine.state["message"] == "sh: exit 124"
+
+
 def test_a_full_disk_is_seen_before_the_installation(
     without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -395,3 +395,12 @@ def test_a_link_to_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
 def test_a_document_of_too_many_values_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"fleet\.yml: more than 2097152 values"):
         parse_fleet("a: [" + "," * (1 << 21) + "]", "fleet.yml")
+
+
+@pytest.mark.parametrize("sign", ["\\0", "\\ud800"])
+@pytest.mark.parametrize("text", ['profile_dirs: ["a{}"]', 'catalog_dirs: {{"{}": 1}}', '"{}": 1'])
+def test_no_text_has_characters_that_no_path_has(tmp_path: Path, sign: str, text: str) -> None:
+    file = tmp_path / "fleet.yml"
+    file.write_text("groups: {}\n" + text.format(sign) + "\n")
+    with pytest.raises(InvalidInput, match=r"fleet.yml:2: .*a NUL or half of a surrogate pair"):
+        read_fleet(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,53 @@ def read(text: str) -> NcclLog:
 def recorded(name: str) -> NcclLog:
     """Return a parsed recorded log of a node with H200."""
     return read((H200 / name).read_text())
+
+
+LINE = "h:1:1 [0] NCCL INFO "
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "kept"),
+    [
+        (f"{LINE}Channel 00/0 : 0[0] -> #[1] via NET/IB/0\n", "log.PATHS", lambda log: len(log.paths)),
+        (f"{LINE}NCCL_A# set by environment to 1\n", "log.PORTS", lambda log: len(log.environment)),
+        (f"{LINE}NCCL_A set by environment to #\n", "log.VALUES", lambda log: len(log.environment["NCCL_A"])),
+        (f"{LINE}Using network N#\n", "log.VALUES", lambda log: len(log.networks)),
+        (f"{LINE}NCCL version 2.#.1+cuda12.1\n", "log.VALUES", lambda log: len(log.versions)),
+        (f"{LINE}NET/Socket : Using [0]e#:10.0.0.1<0>\n", "log.PORTS", lambda log: len(log.interfaces)),
+        (f"{LINE}NET/IB : Using [0]m#:1/IB\n", "log.PORTS", lambda log: len(log.hcas)),
+        ("# Rank # Group 0 Pid 1 on h device 0\n", "log.RANKS", lambda log: log.ranks),
+        ("  1# 1 float sum -1 1.0 1.0 1.0 0\n", "bandwidth.SIZES", lambda log: len(log.results.rows)),
+        (
+            f"{LINE}comm 0x# rank # nranks 9 cudaDev 0 busId 0 commId 0xaa - Init COMPLETE\n",
+            "communicators.MEMBERS",
+            lambda log: log.as_dict()["communicators"][0]["ranks_seen"],
+        ),
+        (
+            f"{LINE}comm 0x# rank 0 nranks # - Init COMPLETE\n",
+            "communicators.MEMBERS",
+            lambda log: len(log.as_dict()["communicators"]),
+        ),
+    ],
+)
+def test_what_is_kept_of_a_log_without_an_end_is_limited(
+    monkeypatch: pytest.MonkeyPatch, text: str, limit: str, kept: Callable[[NcclLog], int]
+) -> None:
+    whole = "".join(text.replace("#", str(at)).replace(f"{at} Rank", "# Rank", 1) for at in range(1, 9))
+    whole = whole.replace("# Group", "Group")
+    assert kept(read(whole)) == 8
+    monkeypatch.setattr(f"gpuprov.nccl.{limit}", 3)
+    assert kept(read(whole)) == 3
+
+
+def test_texts_of_a_log_are_limited() -> None:
+    long = "x" * 9000
+    log = read(
+        f"{long}:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via NET/{long}/0\n"
+        f"{LINE}NCCL_{long.upper()} set by environment to 1\n{LINE}NCCL_A set by environment to {long}\n"
+        f"{LINE}Using network {long}\n{LINE}NET/IB : Using [0]{long}:1/IB\n"
+    )
+    assert len(json.dumps(log.as_dict())) < 16_000
 
 
 def test_recorded_p2p() -> None:

@@ -112,7 +112,11 @@ def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("HOME", "/home/me")
     lock = lock_of("node")
     group = lock.groups["train"]
-    stated = Connection(identity_file="keys/id", known_hosts="~/known")
-    lock = lock.model_copy(update={"groups": {"train": group.model_copy(update={"connection": stated})}})
-    found = with_absolute_paths(lock).groups["train"].connection
-    assert (found.identity_file, found.known_hosts) == (str(tmp_path / "keys/id"), "/home/me/known")
+    for identity, known, expected in (
+        ("keys/id", "~/known", (str(tmp_path / "keys/id"), "/home/me/known")),
+        ("~nobody-known/id", None, (str(tmp_path / "~nobody-known/id"), None)),
+    ):
+        stated = Connection(identity_file=identity, known_hosts=known)
+        changed = {"train": group.model_copy(update={"connection": stated})}
+        found = with_absolute_paths(lock.model_copy(update={"groups": changed})).groups["train"].connection
+        assert (found.identity_file, found.known_hosts) == expected

@@ -50,7 +50,7 @@ UNIT = "gpuprov-first-boot.service"
 STATES = ("running", "rebooting", "postponed", "failed", "done")
 RELEASE_LOCK = "gpuprov/share/requirements.lock"  # in gpuprov's wheel: its dependencies with their hashes
 POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts the program again after 2 minutes
-LEASED = (4, 5)  # gpuprov's exit codes: a node is unreachable, or another run holds it
+PASSING_CODES = (4, 5, 124)  # gpuprov: a node is unreachable, or another run holds it; timeout: it was ended
 REBOOTS_AT_MOST = 3
 SETTLED_S, SETTLE_S = 180, 20  # limit for the start of a boot's units; pause before a second check
 LARGEST = 64 << 20  # bytes of a lock or a wheel
@@ -59,6 +59,7 @@ LARGEST_TEXT = 4096
 STEPS_AT_MOST = 200  # names and links in one path
 ENTRIES_AT_MOST = 4096  # of a folder, among which temporary files of killed starts are found
 FETCH_S, POST_S, CALL_S = 900, 30, 3600
+PIP_LIMITS = "ulimit -v 4194304; ulimit -f 524288; exec timeout 600"  # 4 GiB of memory, 256 MiB for a file
 SCHEMES = ("http", "https")
 MESSAGE = 4000  # characters of a state's texts
 FREE_MB = 600  # gpuprov and its dependencies need 300
@@ -367,9 +368,10 @@ def install(how: "Values") -> str:
     wheel.write_bytes(content)
     needed = PROGRAM / "requirements.lock"
     write(needed, "{}\n{} --hash=sha256:{}\n".format(release_lock(content), wheel, how["sha256"]))
+    limited = ["sh", "-c", PIP_LIMITS + ' "$@"', "pip"]
     pip = [str(PROGRAM / "bin/python"), "-m", "pip", "--no-input", "--disable-pip-version-check", "install"]
     pinned = ["--require-hashes", "--only-binary", ":all:", "--requirement", str(needed)]
-    call(*pip, "--no-cache-dir", "--quiet", *pinned, **pip_index_variables(how["index"]))
+    call(*limited, *pip, "--no-cache-dir", "--quiet", *pinned, **pip_index_variables(how["index"]))
     write(mark, how["sha256"])
     if not COMMAND.exists():
         COMMAND.symlink_to(program)
@@ -562,7 +564,7 @@ def classified_failure(seen: str, code: int) -> "Transient | Ended":
     """
     if FULL.search(seen):
         return disk_full(seen)
-    if not LASTING.search(seen) and (code in LEASED or PASSING.search(seen)):
+    if not LASTING.search(seen) and (code in PASSING_CODES or PASSING.search(seen)):
         return Transient(seen)
     return Ended("failed", seen, f"see `journalctl -u {UNIT}`; {AGAIN}", code)
 
