@@ -373,7 +373,9 @@ WAYS = (
         "ssh.options",
         "an earlier file of sshd_config.d",
         **_line(
-            "/etc/ssh/sshd_config.d/00-a-site.conf", "PasswordAuthentication yes", "systemctl reload ssh"
+            "/etc/ssh/sshd_config.d/00-a-site.conf",
+            "PasswordAuthentication yes",
+            "systemctl reload ssh; sleep 1",
         ),
         alone=True,
     ),
@@ -383,7 +385,7 @@ WAYS = (
         **_line(
             "/etc/ssh/sshd_config.d/00-a-match.conf",
             "Match Address 10.0.0.0/8\nMaxAuthTries 9",
-            "systemctl reload ssh",
+            "systemctl reload ssh; sleep 1",
         ),
         alone=True,
     ),
@@ -393,7 +395,7 @@ WAYS = (
         **_line(
             "/etc/ssh/sshd_config.d/zz-keys.conf",
             "AuthorizedKeysCommand /usr/local/bin/keys\nAuthorizedKeysCommandUser nobody",
-            "systemctl reload ssh",
+            "systemctl reload ssh; sleep 1",
         ),
     ),
     Way(
