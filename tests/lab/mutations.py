@@ -210,7 +210,8 @@ MUTATIONS = (
 BYSTANDERS = {
     # sshd uses the first value that it reads.
     "a later word of the site's on passwords": (
-        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh; sleep 1"
+        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf;"
+        " systemctl reload ssh; sleep 1"
     ),
     "a package of the site's own": "apt-get -q update && apt-get -q -y install hello",
     "a package held by the site": "apt-mark hold less",
