@@ -19,8 +19,12 @@ systemctl stop alias.service
 """Shell commands after which systemd has lost sshd: another unit names its alias while the unit is masked.
 Which state systemd keeps depends on an order that is random with each start of systemd.
 """
-BY_HAND = "systemctl stop ssh.service; mkdir -p /run/sshd; /usr/sbin/sshd"
-"""Shell commands after which sshd runs without its unit."""
+BY_HAND = """
+systemctl stop ssh.service
+mkdir -p /run/sshd
+systemd-run --quiet --collect --unit=other /usr/sbin/sshd -D
+"""
+"""Shell commands after which sshd runs outside of its unit."""
 MAIN = (
     'test "$(systemctl show --property=MainPID --value ssh.service)" = "$(pgrep -o -f "[l]istener")"'
     " && systemctl -q is-active ssh.service && echo main process"
@@ -30,6 +34,6 @@ MAIN = (
 
 def command_of(said: str) -> str:
     """Return the command that a refusal names."""
-    found = re.search(r"`(sudo sh -c 'kill [^`]*)`", re.sub(r"\s+", " ", said))
+    found = re.search(r"`(sudo systemd-run sh -c 'kill [^`]*)`", re.sub(r"\s+", " ", said))
     assert found, said
     return found[1]

@@ -201,7 +201,7 @@ MUTATIONS = (
         "passwords let in",
         "ssh.options",
         "sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/'"
-        " /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh",
+        " /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload ssh; sleep 1",
     ),
     _mutation("sshd's unit masked", "ssh.at_boot", "systemctl -q mask ssh.service"),
     _mutation("the firewall's unit disabled", "firewall.unit", "systemctl disable gpuprov-firewall"),
@@ -210,7 +210,8 @@ MUTATIONS = (
 BYSTANDERS = {
     # sshd uses the first value that it reads.
     "a later word of the site's on passwords": (
-        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; systemctl reload ssh"
+        "printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf;"
+        " systemctl reload ssh; sleep 1"
     ),
     "a package of the site's own": "apt-get -q update && apt-get -q -y install hello",
     "a package held by the site": "apt-mark hold less",

@@ -20,7 +20,8 @@ MODULE = "$(modinfo -k $K -n nvidia)"
 FOLDER = "$(dirname $(modinfo -k $K -n nvidia))"
 AUTOMATIC = "/etc/dnf/automatic.conf"
 PLUGIN = "/etc/dnf/plugins/versionlock.conf"
-RELOAD_SSHD = "systemctl reload sshd"
+RELOAD_SSHD = "systemctl reload sshd; sleep 1"
+"""The port is closed for a moment."""
 OTHER_COMMANDS: dict[str, dict[str, Any]] = {
     "another release of the system": {
         "do": "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"8.10\"/' /etc/os-release",

@@ -38,6 +38,8 @@ SECOND, AUTH = "/srv/sshd_config", "/etc/pam.d/common-auth"
 ANOTHER_CA = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINNcbN6HOm2KuU8Iems/ChAqe+JJQ56+Q2AXgXqV0/wg other"
 SYSTEMD, USERS = "/etc/systemd/system.conf.d/zz-site.conf", "/etc/environment.d/zz-site.conf"
 RELOAD = "systemctl daemon-reload"
+RELOAD_SSH = "systemctl reload ssh; sleep 1"
+"""The port is closed for a moment."""
 SYSCTL = "systemd-sysctl.service"
 FORGET = "rm -f /var/lib/gpuprov/deadman/undone"
 """A guarded role that refuses reverts its change; drift reports this until the next change is kept."""
@@ -373,7 +375,9 @@ WAYS = (
         "ssh.options",
         "an earlier file of sshd_config.d",
         **_line(
-            "/etc/ssh/sshd_config.d/00-a-site.conf", "PasswordAuthentication yes", "systemctl reload ssh"
+            "/etc/ssh/sshd_config.d/00-a-site.conf",
+            "PasswordAuthentication yes",
+            RELOAD_SSH,
         ),
         alone=True,
     ),
@@ -383,7 +387,7 @@ WAYS = (
         **_line(
             "/etc/ssh/sshd_config.d/00-a-match.conf",
             "Match Address 10.0.0.0/8\nMaxAuthTries 9",
-            "systemctl reload ssh",
+            RELOAD_SSH,
         ),
         alone=True,
     ),
@@ -393,7 +397,7 @@ WAYS = (
         **_line(
             "/etc/ssh/sshd_config.d/zz-keys.conf",
             "AuthorizedKeysCommand /usr/local/bin/keys\nAuthorizedKeysCommandUser nobody",
-            "systemctl reload ssh",
+            RELOAD_SSH,
         ),
     ),
     Way(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -159,12 +160,13 @@ def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, name: 
 def test_an_sshd_that_was_started_by_hand_is_not_restarted(hardened: Hardened) -> None:
     """Check that the switch and the role refuse, and that the command in their messages corrects the node."""
     node = hardened.nodes[0]
-    node.run(f"sudo sh -c {shlex.quote(f'{BY_HAND}; touch /etc/ssh/sshd_config')}", user=ADMIN)
+    node.run(f"sudo sh -c {shlex.quote(f'{BY_HAND}touch /etc/ssh/sshd_config')}", user=ADMIN)
     assert hardened.differs()["old"] >= {"ssh.main_process"}
     assert "ssh.main_process" in hardened.fails()
     refused = apply(hardened.folder)
     assert refused.returncode == 1
     node.run(command_of(refused.stdout + refused.stderr), user=ADMIN)
+    time.sleep(4)
     assert node.run(f"sudo sh -c {shlex.quote(MAIN)}", user=ADMIN).stdout == "main process\n"
     assert apply(hardened.folder).returncode in (0, 3)
     assert hardened.differs()["old"] == set()

@@ -181,8 +181,8 @@ refuse_without_restart() { # unless sshd would run again after a restart of its 
     elsewhere=$(sshd_elsewhere | tr '\n' ' ')
     elsewhere=${elsewhere% }
     [ -z "$elsewhere" ] || refuse "sshd listens as process $elsewhere and not as the main process of $unit, whose restart\
- would fail; run \`sudo sh -c 'kill $elsewhere; sleep 1; systemctl restart $unit'\` on the node, which leaves open\
- connections open, and try again"
+ would fail; run \`sudo systemd-run sh -c 'kill $elsewhere; sleep 1; systemctl restart $unit'\` on the node, which\
+ also works if this connection ends, and try again"
 }
 
 arm() { # seconds, token, login
