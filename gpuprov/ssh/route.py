@@ -20,6 +20,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, NO_JUMP, Connection, parse_destination
 from gpuprov.ssh.client_config import Answer, client_config, forget_client_config, usual_keys
 from gpuprov.ssh.known_hosts import KNOWN_HOSTS, KnownFiles, known_files, names_of
+from gpuprov.untrusted.stated import stated_path
 
 HOPS_AT_MOST = 8
 USUAL_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
@@ -158,7 +159,7 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
     hostname, alias = _first(said, "hostname") or address, _first(said, "hostkeyalias")
     user = stated.user or _first(said, "user") or (whoami() if depth else "root")
     port = stated.port or int(_first(said, "port") or 22)
-    tokens = {"h": hostname, "n": address, "p": str(port), "r": user, "d": str(Path.home()), "%": "%"}
+    tokens = {"h": hostname, "n": address, "p": str(port), "r": user, "d": str(stated_path("~")), "%": "%"}
     only = stated.identity_file if depth == 0 else None
     agent = _first(said, "identityagent")
     jump = _jump((hostname, port), stated, said, depth)
