@@ -16,6 +16,7 @@ description:
   - Connects in the same way as P(ansible.builtin.ssh#connection), and has the same options.
   - Ends C(ssh), and fails the task, if the node answers more than O(answer_bytes), or not within the task's
     C(timeout). Both apply to all commands of a task on a node together, also those of a loop.
+  - Fails the task if the result of a module has too many values or lines, which Ansible would keep.
   - Removes C(ansible_stats) from the result of a module, which Ansible would interpret for all nodes.
   - Does not fetch files, because Ansible's programs for that have no limit.
 extends_documentation_fragment:
@@ -35,25 +36,44 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import SimpleNamespace
 from typing import IO, Any
 
 from ansible import constants
 from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
 from ansible.plugins.connection import ssh
 
 # Ansible removes these keys from what a module prints. It would read `ansible_stats` in its main process,
 # which a value of another form ends, and with it the play of all nodes.
 constants.INTERNAL_RESULT_KEYS = tuple({*constants.INTERNAL_RESULT_KEYS, "ansible_stats"})
 
+VALUES = 1 << 17
+"""Maximum number of `[`, `{` and `,`, and of ends of lines, in what a module prints, before it is parsed."""
 PIECE = 65536
 """Maximum number of bytes that are read at a time."""
 NEVER_S = threading.TIMEOUT_MAX
 """Seconds in place of no limit: the longest that a timer accepts."""
 MARGIN_S = 1.0
 """Time that Ansible has to end a task itself, with its own message."""
+
+
+def limited(parse: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Ansible's parser of what a module prints, with a limit of `VALUES`."""
+
+    @wraps(parse)
+    def parsed(action: Any, result: Any, *rest: Any) -> Any:
+        if sum(map(result.get("stdout", "").count, ("[", "{", ",", "\\n"))) > VALUES:
+            raise AnsibleError(f"the node answered with more than {VALUES} values or lines")
+        return parse(action, result, *rest)
+
+    return parsed
+
+
+ActionBase._parse_returned_data = limited(ActionBase._parse_returned_data)
 
 
 class Allowance:

@@ -128,6 +128,19 @@ def test_a_result_of_a_node_does_not_end_the_play(run: Run) -> None:
     assert found["good"] == NodeOutcome(changed=1)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("value", ['"x": [{}0]', '"stdout": "{}"'], ids=["values", "lines"])
+def test_a_result_of_many_values_fails_its_node_alone(run: Run, tmp_path: Path, value: str) -> None:
+    """Ansible keeps the results of all tasks, each value apart: 8 MiB of them would take 300 MB."""
+    many = '{"a":0},' if "[" in value else "\\\\n"
+    (tmp_path / "answer").write_text(f'{{"changed": false, {value.replace("{}", many * 140_000)}}}')
+    slurp = {"name": "slurp", "ansible.builtin.slurp": {"src": "/etc/hostname"}}
+    bad = f"cat >/dev/null; cat {tmp_path}/answer; exit 0"
+    found = run(bad, [slurp, ONE], ansible_python_interpreter=sys.executable)
+    assert "the node answered with more than 131072 values or lines" in message(found["bad"])
+    assert found["good"] == NodeOutcome(changed=1)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("bad", ["exec sleep 500", "sleep 2"])
