@@ -104,7 +104,7 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_state_in_a_folder_of_another_user_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, mode: int
 ) -> None:
-    """They could put a link in its place, to another folder of ours."""
+    """They could put a link to another folder of the operator in its place."""
     above = tmp_path / "theirs"
     (above / "state").mkdir(parents=True)
     monkeypatch.setenv("XDG_STATE_HOME", str(above / "state"))
