@@ -21,9 +21,9 @@ SCHEMA = "gpuprov.nccl/1"
 K = TypeVar("K")
 
 _LONGEST_LINE, _LONGEST_REMARK = 1 << 16, 1 << 12
-PATHS, RANKS, PORTS, VALUES = 1 << 21, 1 << 20, 1 << 16, 64
-"""Maximum numbers of connections, of ranks that nccl-tests lists, of interfaces, RDMA ports and variables,
-and of values of a variable, networks and versions; further ones are ignored."""
+PATHS, RANKS, PORTS, VALUES = 1 << 21, 1 << 20, 1 << 16, 256
+"""Maximum numbers of connections, of ranks that nccl-tests lists, of interfaces and RDMA ports, and of
+variables, of values of one, of networks and of versions; further ones are ignored."""
 _NCCL_TESTS_RANK = re.compile(r"#\s+Rank\s+(\d{1,18})\s")
 _NCCL_TESTS_HOST = re.compile(r"\bPid\s+\d{1,18}\s+on\s+(\S{1,64})\s+device\s+\d")
 _PROVIDER = re.compile(r"Selected Provider is (\w+)", re.IGNORECASE)
@@ -75,7 +75,7 @@ class NcclLog:
         elif "comm 0x" in text:
             self._member(said)
         elif " set " in text and (variable := lines.environment(text)):
-            if variable[0] in self.environment or len(self.environment) < PORTS:
+            if variable[0] in self.environment or len(self.environment) < VALUES:
                 _count(self.environment[variable[0]], variable[1], VALUES)
         elif text.startswith(("Bootstrap", "NET/")):
             self._network_line(text)

@@ -34,7 +34,7 @@ LINE = "h:1:1 [0] NCCL INFO "
     ("text", "limit", "kept"),
     [
         (f"{LINE}Channel 00/0 : 0[0] -> #[1] via NET/IB/0\n", "log.PATHS", lambda log: len(log.paths)),
-        (f"{LINE}NCCL_A# set by environment to 1\n", "log.PORTS", lambda log: len(log.environment)),
+        (f"{LINE}NCCL_A# set by environment to 1\n", "log.VALUES", lambda log: len(log.environment)),
         (f"{LINE}NCCL_A set by environment to #\n", "log.VALUES", lambda log: len(log.environment["NCCL_A"])),
         (f"{LINE}Using network N#\n", "log.VALUES", lambda log: len(log.networks)),
         (f"{LINE}NCCL version 2.#.1+cuda12.1\n", "log.VALUES", lambda log: len(log.versions)),
