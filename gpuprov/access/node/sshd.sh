@@ -38,7 +38,7 @@ sshd_hindrance() { # print the lines of the unit's files that would keep systemd
     if echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1 | grep -q '^[A-Za-z]* failed'; then
         echo "$stated" | grep -E '^[^ ]* (Condition|Assert)'
     fi
-    echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v sshd || :
+    echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v 'ExecStart=.*sshd' || :
 }
 
 restart_sshd() { # unit: restart it, after the end of processes that systemd has lost

@@ -159,7 +159,7 @@ ConditionPathExists=!/etc/ssh/sshd_not_to_be_run
 [Service]
 ExecStart=/usr/sbin/sshd -D
 """
-NO_SSHD = "/etc/ssh.d/a.conf:3 ExecStart=/bin/true"
+NO_SSHD = "/etc/sshd.service.d/a.conf:3 ExecStart=/bin/true"
 UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
 
 
@@ -168,9 +168,17 @@ UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_no
     [
         ("", False, []),
         ("", True, [UNMET]),
-        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", False, [NO_SSHD]),
-        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", True, [NO_SSHD, UNMET]),
-        ("\n# /etc/ssh.d/a.conf\n[Service]\nExecStart=\nExecStart=/opt/wrap /usr/sbin/sshd -D\n", False, []),
+        ("\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", False, [NO_SSHD]),
+        (
+            "\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n",
+            True,
+            [NO_SSHD, UNMET],
+        ),
+        (
+            "\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/opt/wrap /usr/sbin/sshd -D\n",
+            False,
+            [],
+        ),
     ],
 )
 def test_what_keeps_sshd_from_starting_again_is_named(
