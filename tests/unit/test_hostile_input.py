@@ -56,7 +56,7 @@ def test_no_host_is_called_like_a_command(name: str, place: str) -> None:
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..", "a/../../b", "a\x00b"])
 def test_no_profile_is_read_from_elsewhere(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret.yml").write_text("description: out of reach\n")
-    with pytest.raises(InvalidInput, match="profile"):
+    with pytest.raises(InvalidInput, match=r"profile|NUL"):
         parse_fleet(GOOD.replace("hgx-h200-4", json.dumps(name)).replace("{HOSTS}", "gpu01"), "fleet.yml")
     with pytest.raises(InvalidInput, match="no profile"):
         load_profile(name, [tmp_path / "profiles"])

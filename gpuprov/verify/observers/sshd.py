@@ -387,7 +387,7 @@ def addresses(keyword: str, criteria: str) -> Iterator[str]:
     One that is no network, such as a negated pattern, is left out.
     """
     for listed in re.findall(rf"\b{regex(keyword)}[\s=]+\"?([^\s\"]+)", criteria):
-        for each in listed.split(","):
+        for each in filter(re.compile(r"[.:]").search, listed.split(",")):
             try:
                 network = ipaddress.ip_network(each.replace("*", "1").replace("?", "1"), strict=False)
             except ValueError:
