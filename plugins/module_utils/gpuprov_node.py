@@ -101,6 +101,17 @@ def output(*argv: str, seconds: float = 60) -> str:
     return run(*argv, seconds=seconds)[1]
 
 
+def os_release(path: str = "/etc/os-release") -> "dict[str, str]":
+    """Return the values of os-release(5) by name, without quotes.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    with open(path, encoding="utf-8", errors="replace") as file:
+        rows = (line.partition("=") for line in file.read().splitlines())
+        return {name: value.strip("\"'") for name, _equals, value in rows}
+
+
 def database(*argv: str) -> str:
     """Return what a package manager prints about its database; empty if it does not exist.
 

@@ -1,6 +1,8 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Listening sshd processes that are not the main process of sshd's unit. Runs on nodes: Python 3.6 or newer.
+"""Listening sshd processes that are not the main process of sshd's unit, and the groups of a login.
+
+Runs on nodes: Python 3.6 or newer.
 
 systemd can lose the main process: while ssh.service is masked, its alias sshd.service is a unit of its own,
 and if another unit names it (as cloud-init's do), the state of either one is kept when they become one again.
@@ -8,7 +10,11 @@ A restart then starts a second sshd, which fails as the port is in use, and syst
 which the first one accepts no login. `access/node/sshd.sh` has the same rules.
 """
 
+import grp
+import os
+import pwd
 import re
+from contextlib import suppress
 from typing import NamedTuple
 
 from gpuprov_node import output
@@ -63,6 +69,23 @@ def others() -> "list[Listener]":
             own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
             found.append(Listener(int(pid), title.group(1), tuple(sorted(ports[pid])), own is not None))
     return found
+
+
+def groups_of(login: str) -> "list[str]":
+    """Return the names of an account's groups, sorted; [] if there is no such account.
+
+    Each is looked up by its number, as a directory (LDAP) does not have to list its groups. One without a
+    name is left out.
+    """
+    try:
+        account = pwd.getpwnam(login)
+    except KeyError:
+        return []
+    names = set()
+    for number in os.getgrouplist(account.pw_name, account.pw_gid):
+        with suppress(KeyError):
+            names.add(grp.getgrgid(number).gr_name)
+    return sorted(names)
 
 
 def _text(path: str) -> str:

@@ -1,9 +1,7 @@
 """Collectors of what sshd's listeners accept: options in effect by user and address, and PAM's stack."""
 
 import glob
-import grp
 import os
-import pwd
 import re
 import time
 
@@ -313,25 +311,8 @@ def origin(parameters: "Values") -> "Any":
 
 @collector(seconds=5)
 def login_groups(parameters: "Values") -> "Any":
-    """Return the names of the login's groups, sorted; [] if there is no such account."""
-    try:
-        account = pwd.getpwnam(parameters["login"])
-    except KeyError:
-        return []
-    numbers = os.getgrouplist(account.pw_name, account.pw_gid)
-    return sorted(_group_names(numbers))
-
-
-def _group_names(numbers: "list[int]") -> "Iterator[str]":
-    """Yield the names of groups; one without a name is left out.
-
-    Each is looked up by its number: a directory (LDAP) does not have to list its groups.
-    """
-    for number in set(numbers):
-        try:
-            yield grp.getgrgid(number).gr_name
-        except KeyError:
-            continue
+    """Return the names of the login's groups, see `groups_of`."""
+    return gpuprov_sshd.groups_of(parameters["login"])
 
 
 @collector(seconds=5)

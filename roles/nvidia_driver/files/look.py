@@ -30,17 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_manager import package_manager
-from gpuprov_node import output, packages
+from gpuprov_node import os_release, output, packages
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
-
-
-def system() -> str:
-    """Return ID of os-release, "" without one."""
-    release = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
-    found = re.search(r"""(?m)^ID=["']?([^"'\n]*)""", release)
-    return found.group(1) if found else ""
 
 
 def images(root: str = "/") -> list[str]:
@@ -253,7 +246,7 @@ def main() -> None:
 
     look = {
         "manager": package_manager().NAME,
-        "system": system(),
+        "system": os_release().get("ID", ""),
         "kernels": kernels,
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),

@@ -146,14 +146,18 @@ def joined(order: Order, found: Found) -> Order:
     if order.sets and not planned(order, found).transaction:
         return order
     along = {name: packages for name, packages in order.along.items() if new(name, packages, found)}
+    return with_sets(order, along)
+
+
+def with_sets(order: Order, along: dict[str, dict[str, str]]) -> Order:
+    """Return the order with these further sets, and the packages that the further sets need."""
     beside = dict.fromkeys([*order.beside, *order.along_beside])
     return order._replace(sets={**order.sets, **along}, beside=list(beside))
 
 
 def settled(order: Order, found: Found) -> list[str]:
     """Return the further sets if the node has all of them, with the packages that they need; else none."""
-    whole = order._replace(sets={**order.sets, **order.along}, beside=[*order.beside, *order.along_beside])
-    plan = planned(whole, found)
+    plan = planned(with_sets(order, order.along), found)
     return [] if plan.transaction + plan.residue + plan.remembers else sorted(order.along)
 
 

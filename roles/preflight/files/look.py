@@ -21,7 +21,7 @@ from pathlib import Path
 import gpuprov_dnf
 from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
-from gpuprov_node import database, run
+from gpuprov_node import database, os_release, run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
@@ -49,8 +49,7 @@ def operating_system() -> tuple[str, str]:
 
     `("rhel9.4", "rocky9.4")`, `("debian12", "debian12")`.
     """
-    lines = OS_RELEASE.read_text(encoding="utf-8").splitlines()
-    release = {key: value.strip("\"'") for key, _equals, value in (line.partition("=") for line in lines)}
+    release = os_release(str(OS_RELEASE))
     name, version = release.get("ID", "unknown"), release.get("VERSION_ID", "")
     return REBUILDS.get(name, name) + version, name + version
 

@@ -17,16 +17,12 @@ in effect. `by` are the first lines that set them, `earlier` those that sshd rea
 
 from __future__ import annotations
 
-import grp
 import json
 import os
-import pwd
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import gpuprov_sshd
@@ -100,25 +96,6 @@ def hindrance(unit: str) -> list[str]:
     if conditions and re.search(r"(?m)^\w+ failed", output(*tried)):
         found += [" ".join(row) for row in conditions.items()]
     return found
-
-
-def groups() -> list[str]:
-    """Return the groups of the login; none if there is no such account."""
-    try:
-        account = pwd.getpwnam(question["login"])
-    except KeyError:
-        return []
-    return sorted(names_of(os.getgrouplist(account.pw_name, account.pw_gid)))
-
-
-def names_of(numbers: list[int]) -> Iterator[str]:
-    """Yield the names of groups; one without a name is left out.
-
-    Each is looked up by its number: a directory (LDAP) does not have to list its groups.
-    """
-    for number in set(numbers):
-        with suppress(KeyError):
-            yield grp.getgrgid(number).gr_name
 
 
 def weak_keys() -> list[str]:
@@ -196,7 +173,7 @@ look = {
     ),
     "taken": taken(),
     "elsewhere": elsewhere(),
-    "groups": groups(),
+    "groups": gpuprov_sshd.groups_of(question["login"]),
     "weak_keys": weak_keys(),
     "unit": unit,
     "socket": socket,

@@ -14,6 +14,7 @@ from typing import Any
 import gpuprov_devices
 import gpuprov_node
 import gpuprov_repos
+import gpuprov_sshd
 import pytest
 import yaml
 
@@ -50,13 +51,13 @@ def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: s
 
 
 def test_groups_are_found_in_a_directory_that_does_not_list_them(
-    sshd: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("os.getgrouplist", lambda name, number: [number, 70001, 70002])
     names = {0: "root", 70001: "admins"}
     monkeypatch.setattr("grp.getgrgid", lambda number: SimpleNamespace(gr_name=names[number]))
     monkeypatch.setattr("grp.getgrall", list)
-    assert sshd.groups() == ["admins", "root"]
+    assert gpuprov_sshd.groups_of("root") == ["admins", "root"]
     assert node_sshd.login_groups({"login": "root"}) == ["admins", "root"]
     assert node_sshd.login_groups({"login": "gpuprov-unknown"}) == []
 
