@@ -114,7 +114,7 @@ def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_
     group = lock.groups["train"]
     for identity, known, expected in (
         ("keys/id", "~/known", (str(tmp_path / "keys/id"), "/home/me/known")),
-        ("~nobody-known/id", None, (str(tmp_path / "~nobody-known/id"), None)),
+        ("~gpuprov-unknown/id", None, (str(tmp_path / "~gpuprov-unknown/id"), None)),
     ):
         stated = Connection(identity_file=identity, known_hosts=known)
         changed = {"train": group.model_copy(update={"connection": stated})}

@@ -202,7 +202,7 @@ def test_where_no_sshd_could_run_there_is_no_answer(monkeypatch: pytest.MonkeyPa
 def test_groups_of_the_login_are_those_of_id() -> None:
     _node, sshd = machine({"id -nG 'ops x'": "users admins\n"})
     assert sshd.groups_of("ops x") == {"users", "admins"}
-    assert sshd.groups_of("nobody-here") == set()
+    assert sshd.groups_of("gpuprov-unknown") == set()
 
 
 @pytest.mark.parametrize(
