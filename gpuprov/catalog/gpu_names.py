@@ -23,6 +23,14 @@ _PCI = re.compile(
     r"|(?P<smi>0x)(?P<packed>[0-9a-f]{4})(?:10de)?"  # nvidia-smi's pci.device_id: device before vendor
 )
 _COUNT = re.compile(r"(?P<count>[1-9][0-9]?)\s*[x×*](?:\s+|(?=[a-z]))(?P<name>\S.*)", re.IGNORECASE)  # noqa: RUF001
+_BEFORE_FERMI = re.compile(
+    r"geforce (?:[6-9][0-9]{3}|(?:g|gt|gts|gtx)? ?[1-3][0-9]{2})m?\b|quadro (?:fx|cx|nvs(?! 4200))\b"
+    r"|tesla [cdms](?:870|1060|1070)\b"
+)
+"""Product lines before Fermi; of Fermi's, only the NVS 4200M has the name of one.
+
+Source: Debian's list of the GPUs of https://packages.debian.org/sid/nvidia-legacy-340xx-driver.
+"""
 WITHOUT_NAME = "nvidia graphics device"
 _MOST_CHOICES = 12
 _LEAST_BEGINNING = 3
@@ -106,11 +114,17 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
     )
 
 
+def before_fermi(name: str) -> bool:
+    """Return whether a product's name is that of a GPU before Fermi, of which the catalog has none."""
+    return _BEFORE_FERMI.search(undecorated(name).lower()) is not None
+
+
 def _check_nameable(catalog: Catalog, name: str, said: str) -> None:
     """Check that a text without a GPU in the catalog can be a misspelt name of one.
 
     Raises:
-        InvalidInput: it is a PCI id with its vendor, or the driver's text for a GPU without a name.
+        InvalidInput: it is a PCI id with its vendor, a GPU before Fermi, or the driver's text for a GPU
+            without a name.
     """
     match = _PCI.fullmatch(said.lower())
     if match and (match["vendor"] or match["smi"]):
@@ -119,6 +133,13 @@ def _check_nameable(catalog: Catalog, name: str, said: str) -> None:
             "than Fermi",
             expected="a model, product name or PCI id of `gpuprov catalog gpus`",
             do="gpuprov catalog update; or state the board and its source in a folder of catalog_dirs",
+        )
+    if before_fermi(said):
+        raise InvalidInput(
+            f"GPU {name!r} is older than Fermi: its last driver is 340.108 of December 2019, which is in no "
+            "repository of this catalog",
+            expected="a GPU of `gpuprov catalog gpus`",
+            do="leave it to the kernel's nouveau, or take a newer GPU",
         )
     if said.lower() == WITHOUT_NAME:
         raise InvalidInput(

@@ -34,6 +34,8 @@ class Limit:
     cuda: Span | None = None
     cudnn: Span | None = None
     nccl: Span | None = None
+    nccl_build: Span | None = None
+    """CUDA for which NCCL was built."""
     container_toolkit: Span | None = None
     docker: Span | None = None
     gds: Span | None = None

@@ -11,7 +11,7 @@ Values = Mapping[str, Version | None]
 """Versions of a stack by the names of `Limit`'s fields; None: not stated, or not known."""
 SPANS = (
     *("driver", "kernel", "cuda", "cudnn", "nccl", "container_toolkit", "docker", "gds", "doca_ofed"),
-    *("glibc", "python", "release", "framework_cuda"),
+    *("glibc", "python", "release", "framework_cuda", "nccl_build"),
 )
 """The fields of `Limit` with the releases of one component."""
 

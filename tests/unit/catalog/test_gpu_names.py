@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.catalog import load
-from gpuprov.catalog.gpu_names import counted, find_gpu, find_gpus
+from gpuprov.catalog.gpu_names import before_fermi, counted, find_gpu, find_gpus
 from gpuprov.catalog.records import InstanceType
 from gpuprov.catalog.rules import driver
 from gpuprov.errors import InvalidInput
@@ -149,6 +149,23 @@ def test_an_id_in_no_list_is_named_as_newer_than_the_catalog_without_similar_nam
     assert CATALOG.as_of in str(caught.value)
     assert "catalog update" in caught.value.do
     assert "GeForce" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Quadro NVS 160M", "NVIDIA GeForce 8800 GT", "GeForce GTX 280", "GeForce GT 330M", "GeForce 210"),
+        *("Quadro FX 5800", "Tesla C1060", "GeForce 9600M GS", "2x Tesla M1060"),
+    ],
+)
+def test_a_gpu_before_fermi_is_named_as_such_with_its_last_driver(name: str) -> None:
+    with pytest.raises(InvalidInput, match=r"older than Fermi.*340\.108"):
+        find_gpus(CATALOG, name)
+
+
+def test_no_gpu_of_the_catalog_is_taken_for_one_before_fermi() -> None:
+    taken = {gpu.id for gpu in CATALOG.gpus if before_fermi(gpu.id)}
+    assert not taken
 
 
 def test_the_driver_s_text_for_a_gpu_without_a_name_asks_for_its_pci_id() -> None:

@@ -19,9 +19,10 @@ _TITLES = {
     "doca_ofed": "DOCA-OFED",
     "gds": "nvidia-fs",
     "nccl": "NCCL",
+    "nccl_build": "NCCL for CUDA",
     "python": "Python",
 }
-_OF_DRAFT = ("driver", "cuda", "cudnn", "nccl", "docker", "container_toolkit")
+_OF_DRAFT = ("driver", "cuda", "cudnn", "nccl", "nccl_build", "docker", "container_toolkit")
 """Components that a draft has by the names of a limit's fields."""
 
 

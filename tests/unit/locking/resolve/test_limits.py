@@ -28,6 +28,7 @@ ROWS: tuple[Limit, ...] = load().tables["limits.limits"]
             "driver-kernel-minimum",
         ),
         ("GH200 480GB", "ubuntu22.04", {"driver": "550.90.07", "gds": "2.16.1"}, "gds-superchip"),
+        ("T4G", "rhel8", {"arch": "aarch64", "cuda": "10.2"}, "cuda-published"),
         ("Tesla C2050", "ubuntu18.04", {"driver": "418.226.00"}, "gpu-driver"),
         ("GeForce GTX 480", "ubuntu18.04", {"driver": "390.157", "cuda": "9.1"}, "gpu-cuda"),
     ],
@@ -57,6 +58,16 @@ def test_documented_limits_are_refused(gpu: str, os: str, stated: dict[str, Any]
             "gds-kernel",
         ),
         (A100, "rhel10", {"driver": "580.95.05", "cuda": "12.6"}, "cuda-host-gcc"),
+        ("GeForce RTX 5090", "fedora44", {"driver": "595.84", "cuda": "13.3"}, "cuda-host-gcc"),
+        ("GeForce RTX 5090", "ubuntu26.04", {"driver": "595.71.05", "cuda": "13.1"}, "cuda-host-glibc"),
+        ("GeForce RTX 5090", "fedora44", {"driver": "590.48.01", "cuda": "13.1"}, "cuda-host-glibc"),
+        ("GeForce RTX 5090", "ubuntu22.04", {"driver": "570.124.06", "nccl": "2.25.1+cuda12.8"}, "nccl-gpu"),
+        (
+            "2x GeForce RTX 5090 D",
+            "ubuntu22.04",
+            {"driver": "570.148.08", "nccl": "2.27.5+cuda12.4"},
+            "nccl-gpu",
+        ),
         ("Tesla M60", "ubuntu22.04", {"driver": "570.172.08", "framework": "torch==2.9.1+cu126"}, None),
     ],
 )
@@ -73,6 +84,7 @@ def test_limits_that_a_user_can_change_are_warned_of(
         ("tensorflow==2.18", "Tesla M60"),
         ("tensorflow==2.17", "GeForce GTX 750"),
         ("torch==2.11.0+cu128", "Tesla V100 SXM2 16GB"),
+        ("jax==0.4.13", "GeForce GTX 750"),
     ],
 )
 def test_wheels_without_code_for_an_older_gpu_are_refused(framework: str, gpu: str) -> None:
@@ -91,6 +103,14 @@ def test_wheels_without_code_for_an_older_gpu_are_refused(framework: str, gpu: s
         (A100, "ubuntu24.04", {"driver": "580.95.05", "doca_ofed": "2.9.0"}),
         (A100, "ubuntu24.04", {"driver": "580.95.05", "doca_ofed": "2.9.3", "kernel": "6.12.1"}),
         (A100, "rhel10", {"driver": "580.95.05", "cuda": "13.0.1"}),
+        ("T4G", "rhel8", {"arch": "aarch64", "driver": "450.119.03", "cuda": "11.0.3"}),
+        (
+            A100,
+            "rhel9",
+            {"driver": "595.71.05", "doca_ofed": "3.2.3", "kernel": "5.14.0-687.25.1.el9_8.x86_64"},
+        ),
+        ("GeForce RTX 5090", "ubuntu22.04", {"driver": "570.124.06", "nccl": "2.26.2+cuda12.8"}),
+        ("8x B200", "ubuntu24.04", {"driver": "570.172.08", "cuda": "12.8", "nccl": "2.25.1+cuda12.8"}),
     ],
 )
 def test_their_neighbours_within_the_limits_are_not(gpu: str, os: str, stated: dict[str, Any]) -> None:
