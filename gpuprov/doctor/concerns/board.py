@@ -115,9 +115,14 @@ def unsupported(seen: Examination) -> Iterator[Fault]:
     """
     if "kernel_log" in seen.missing:
         return
-    lines = seen.log_lines(r"installed in this system is not supported by the .*driver release")
+    lines = seen.log_lines(
+        r"installed in this system is not supported by the .*driver release",
+        r"^NVRM: installed in this system is not supported by the$",
+    )
+    releases = seen.log_lines(r"^NVRM: NVIDIA .* driver release\.$")  # the last line of a message in lines
     for gpu in unanswered(seen) if lines else ():
-        found = re.search(r"NVIDIA (\d{3}\.\d{1,3}(?:\.\d{1,3})?) driver", lines[-1].text)
+        text = " ".join(line.text for line in (lines[-1], *releases[-1:]))
+        found = re.search(r"NVIDIA (\d{3}\.\d{1,3}(?:\.\d{1,3})?) driver", text)
         version, record = found[1] if found else "installed", model(gpu)
         least = record.min_driver_branch if record else None
         newer = bool(found and least and int(version.split(".")[0]) < least)

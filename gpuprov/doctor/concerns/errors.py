@@ -155,7 +155,7 @@ def _indexes(seen: Examination) -> dict[str, str]:
     return {(each.pci_address or "")[:-2]: str(each.index) for each in seen.smi.gpus}
 
 
-@rule("errors.recovery", "X154", source="oci-xid nvml", after=("bus.lost",))
+@rule("errors.recovery", "X154", source="oci-xid nvml open-1342", after=("bus.lost",))
 def recovery_action(seen: Examination) -> Iterator[Fault]:
     """Report the driver's recovery action for a GPU, unless it is none: from nvidia-smi, else from the last
     Xid 154.
@@ -189,6 +189,7 @@ def recovery_action(seen: Examination) -> Iterator[Fault]:
         )
     if all(action.lower() == "none" for action, _ in wanted.values()) and "kernel_log" not in seen.missing:
         yield from _reset_required(seen)
+        yield from _restart_required(seen)
 
 
 def _reset_required(seen: Examination) -> Iterator[Fault]:
@@ -204,6 +205,23 @@ def _reset_required(seen: Examination) -> Iterator[Fault]:
                 shell("nvidia-smi -q | grep -E '^GPU|Recovery Action'"),
                 shell("drain the node, then: sudo nvidia-smi --gpu-reset -i GPU"),
             ),
+        )
+
+
+def _restart_required(seen: Examination) -> Iterator[Fault]:
+    """Report that the driver's unified memory (nvidia-uvm) has stopped: it serves no program until a restart
+    of the node.
+    """
+    lines = seen.log_lines(r"NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error .*os reboot")
+    if lines:
+        yield Fault(
+            "broken",
+            "nvidia-uvm has stopped after an error, and starts no CUDA program until the node restarts",
+            (lines[-1].dated(160),),
+            "an error before it, most often a GPU that was lost while its page tables changed",
+            (shell("sudo dmesg | grep -E 'NVRM|Xid' | tail -50"), shell("drain the node, then: sudo reboot")),
+            urgent=True,
+            health="isolate",
         )
 
 

@@ -277,6 +277,12 @@ NEEDS_PROPRIETARY = _GPU.format("10de:1b82") + (
     "Processor (GSP)."
 )
 UNKNOWN_GPU = _GPU.format("10de:26b9") + "is not supported by the NVRM: NVIDIA 570.86.15 driver release."
+UNKNOWN_IN_LINES = (
+    "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: 10de:26b9)",
+    "NVRM: installed in this system is not supported by the",
+    "NVRM: NVIDIA 570.86.15 driver release.",
+)
+"""The same message as a log that splits it into lines has it."""
 XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
 LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 ACTION = (
@@ -344,7 +350,10 @@ FAULTS: dict[str, list[Change]] = {
         all_of(no_devices, board("10de:1db5")),
         all_of(proprietary, no_devices, board("10de:2901")),
     ],
-    "driver.unsupported": [all_of(no_devices, kernel_says(UNKNOWN_GPU))],
+    "driver.unsupported": [
+        all_of(no_devices, kernel_says(UNKNOWN_GPU)),
+        all_of(no_devices, kernel_says(*UNKNOWN_IN_LINES)),
+    ],
     "driver.firmware": [
         all_of(
             no_devices,
@@ -436,6 +445,10 @@ FAULTS: dict[str, list[Change]] = {
     "errors.recovery": [
         smi_says(r"<gpu_recovery_action>None", "<gpu_recovery_action>Reset"),
         all_of(smi_says(r"<gpu_recovery_action>None</gpu_recovery_action>", ""), kernel_says(ACTION)),
+        kernel_says(
+            "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to "
+            "recover."
+        ),
     ],
     "errors.xid": [
         kernel_says(LOST),

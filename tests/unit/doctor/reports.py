@@ -32,7 +32,10 @@ from tests.unit.doctor.machines import (
 
 FOLDER = ROOT / "tests/recorded/reports"
 LOOKED_AT, CASES = "looked-at.json", "cases"
-SETS = (LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", CASES)
+SETS = (
+    *(LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", "recent.json"),
+    CASES,
+)
 """All sets of reports, in the order in which they were collected."""
 ALARMS = ("broken", "degraded", "risk")
 RESULTS = ("named", "near", "silent", "wrong")
