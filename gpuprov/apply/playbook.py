@@ -31,7 +31,7 @@ from gpuprov.model.connection import LOCAL
 from gpuprov.model.lock import Lock
 from gpuprov.model.nodeset import fold
 from gpuprov.probe.here import SYSTEM_PATH
-from gpuprov.roles import first_packages
+from gpuprov.roles import BY_NAME, first_packages
 from gpuprov.roles.manager import manager
 from gpuprov.ssh.connect import ConnectionLimits
 from gpuprov.ssh.masters import end_masters
@@ -184,7 +184,7 @@ def _play(
         own = strategy.settings()
     with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
         process = subprocess.Popen(
-            _command(playbook, inventory, variables or {}, run.options),
+            [*_command(playbook, inventory, variables or {}, run.options), *_without_roles(nodes)],
             cwd=scratch,  # Ansible runs plugins of shells in the current folder, which may be another user's
             env=_environment(events, Path(scratch)) | _leases(run) | own,
             stdin=subprocess.PIPE,  # not the terminal: no program may wait for input there
@@ -258,6 +258,16 @@ def _command(playbook: str, inventory: Path, variables: dict[str, Any], options:
     if options.dispatch.password is not None:
         command += ["--become-password-file", "-"]
     return [*command, f"gpuprov.gpuprov.{playbook}"]
+
+
+def _without_roles(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the arguments with which Ansible leaves out the roles that no node runs.
+
+    Otherwise it starts a process for each role and node, to evaluate the role's condition.
+    """
+    stated = {role for variables in nodes.values() for role in variables.get("gpuprov_roles", BY_NAME)}
+    unused = [name for name in BY_NAME if name not in stated]
+    return ["--skip-tags", ",".join(unused)] if unused else []
 
 
 def _environment(events: Path, scratch: Path) -> dict[str, str]:

@@ -16,6 +16,7 @@ from gpuprov.apply import playbook
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.model.lock import read_lock
+from gpuprov.roles import ROLES
 from gpuprov.verify.connection import with_absolute_paths
 from tests import RECORDED_LOCK
 
@@ -212,3 +213,17 @@ def test_a_node_with_the_name_of_a_group_states_nothing_for_the_others() -> None
     assert {name: sorted(each["hosts"]) for name, each in children.items()} == {
         "train_hosts": ["gpu1", "train"]
     }
+
+
+def test_roles_that_no_node_runs_are_left_out() -> None:
+    nodes = {
+        "a1": {"gpuprov_roles": ["preflight", "docker"]},
+        "a2": {"gpuprov_roles": ["docker", "firewall"]},
+    }
+    flag, names = playbook._without_roles(nodes)
+    assert flag == "--skip-tags"
+    assert set(names.split(",")) == {role.name for role in ROLES} - {"preflight", "docker", "firewall"}
+
+
+def test_no_role_is_left_out_if_a_node_states_none() -> None:
+    assert playbook._without_roles({"a1": {"gpuprov_roles": ["docker"]}, "a2": {}}) == []

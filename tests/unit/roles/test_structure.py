@@ -21,7 +21,7 @@ PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
     "environment", "until", "retries", "delay", "block", "rescue", "always", "notify", "become", "no_log",
-    "timeout",
+    "timeout", "tags",
 }  # fmt: skip
 
 
@@ -115,6 +115,7 @@ def test_site_runs_a_role_only_when_the_plan_names_it() -> None:
         if role != "packages":
             [first, *_more] = [task["when"]] if isinstance(task["when"], str) else task["when"]
             assert first == f"'{role}' in __gpuprov_roles"
+            assert task["tags"] == role
     assert len(included) > len(ROLES)
 
 
