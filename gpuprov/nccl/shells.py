@@ -61,7 +61,7 @@ class Local:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the program starts in the folder of a login. The code is `NOT_FOUND` for a missing one.
+        """See `Shell`; it starts in the folder of a login. The code is `NOT_FOUND` for a missing program.
 
         Raises:
             TimeoutError: it exceeded `timeout_s`.
