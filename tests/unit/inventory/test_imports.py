@@ -465,7 +465,7 @@ def test_an_ansible_cfg_of_the_working_directory_is_not_read(
 
 
 HERE = ("local", "root@local", "local:22", "127.0.0.1", "127.1", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]",  # noqa: S104
-        "ip6-localhost", "x.localhost", "2130706433")  # fmt: skip
+        "ip6-localhost", "x.localhost", "2130706433", "localhost6", "localhost4.localdomain4")  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -494,12 +494,20 @@ def test_a_host_with_an_address_of_this_machine_is_named(
 ) -> None:
     monkeypatch.setattr(this_machine, "interface_addresses", lambda: {"eth0": ["192.0.2.7/24"]})
     monkeypatch.setattr(socket, "gethostname", lambda: "CTL1")
-    (tmp_path / "hosts").write_text("gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\n")
+    monkeypatch.setattr(this_machine, "HOSTS", tmp_path / "etc-hosts")
+    (tmp_path / "etc-hosts").write_text(
+        "127.0.1.1 ctl1.example.com ctl1 # ctl2\n\n192.0.2.7\tCTL3\n192.0.2.8 gpu03\n::1\n"
+    )
+    (tmp_path / "hosts").write_text(
+        "gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\nctl1.example.com\nctl2\nctl3\ngpu03\n"
+    )
     lines: list[str] = []
     import_fleet([tmp_path / "hosts"], ALL, "hosts", narrate=lines.append)
     assert [line.partition(":")[0] for line in lines] == [
         "gpu02 (192.0.2.7) is this machine",
         "ctl1 (ctl1) is this machine",
+        "ctl1.example.com (ctl1.example.com) is this machine",
+        "ctl3 (ctl3) is this machine",
     ]
 
 
