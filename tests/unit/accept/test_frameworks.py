@@ -110,7 +110,7 @@ def test_judged_again_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_an_interpreter_reads_no_module_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current folder may be another user's."""
+    """Check the modules of a folder that may be another user's."""
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("base64", "torch", "jax"):

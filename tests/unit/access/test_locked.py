@@ -176,7 +176,7 @@ def test_a_fleet_that_states_no_user_logs_in_as_root() -> None:
 
 
 def test_the_addresses_of_a_fleet_are_read_once_for_all_groups() -> None:
-    """A fleet of 1,200 groups, each with a firewall, took 24 s."""
+    """Check the time of many groups: 1,200, each with a firewall, took 24 s."""
     hosts = {f"n{number}": f"10.0.{number // 250}.{number % 250}" for number in range(2000)}
     begun = time.process_time()
     for _ in range(100):

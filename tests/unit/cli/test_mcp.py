@@ -267,7 +267,7 @@ def test_many_sets_of_nodes_are_refused(fleet: Fleet) -> None:
 
 
 def test_the_sets_of_a_call_have_a_limit_together(fleet: Fleet) -> None:
-    """Each takes the time of its names, also if it has few of them in the end."""
+    """Check sets that take the time of many names and have few in the end."""
     sets = [f"node[1-{number}]!node[2-{number}]" for number in range(49_000, 49_005)]
     assert "at most 400000 host names in all sets" in refused("drift", nodes=sets)
 

@@ -717,7 +717,7 @@ def test_the_limits_of_machines_are_for_all_lines_together(
 def test_the_sets_of_a_file_have_a_limit_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, form: Format
 ) -> None:
-    """Each takes the time of its names, also if it has no name in the end; a file has a million of them."""
+    """Check sets that take the time of many names and have few in the end."""
     monkeypatch.setattr("gpuprov.inventory.imports.lists.IN_ALL_SETS", 500)
     text = "NodeName=a1\n" * (form == "slurm") + "".join(f"{line.format(n)}\n" for n in range(9))
     (tmp_path / "list").write_text(text if form == "slurm" else text.replace("=", "-"))

@@ -129,7 +129,7 @@ def test_more_gpus_than_there_are() -> None:
 def test_an_interpreter_reads_no_module_of_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The current folder may be another user's."""
+    """Check the modules of a folder that may be another user's."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").touch()
     for name in ("functools", "importlib", "torch/__init__"):

@@ -58,7 +58,7 @@ def test_commands_run_here_with_what_a_login_has(monkeypatch: pytest.MonkeyPatch
 
 
 def test_commands_start_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder may be another user's: Python imports modules of the folder that it starts in."""
+    """Check the folder, as Python imports modules of the one that it starts in."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
