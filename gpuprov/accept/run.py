@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpuprov.accept.program import FRAMEWORK_S, PLANS, Level, framework, program
 from gpuprov.errors import GpuprovError
-from gpuprov.probe.here import run_here
+from gpuprov.probe.here import absolute, run_here
 from gpuprov.probe.payload import ANSWER_LIMIT
 from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
@@ -25,7 +26,7 @@ def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = F
     Raises:
         NodeFailed: no answer.
     """
-    payload = program(level, folders=folders, drained=drained)
+    payload = program(level, folders=[str(Path(each).absolute()) for each in folders], drained=drained)
     seconds = PLANS[level]["seconds"] + BEYOND_S
     done = run_here(payload.command, payload.stdin, seconds=seconds, limit=ANSWER_LIMIT)
     return payload.answer(done.stdout, done.stderr)
@@ -37,7 +38,7 @@ def frameworks_here(python: str) -> dict[str, Any]:
     Raises:
         NodeFailed: no answer.
     """
-    payload = framework(python)
+    payload = framework(absolute(python))
     seconds = FRAMEWORK_S + BEYOND_S
     done = run_here(payload.command, payload.stdin, seconds=seconds, limit=ANSWER_LIMIT)
     return payload.answer(done.stdout, done.stderr)

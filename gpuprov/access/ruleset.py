@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from gpuprov.errors import Refused
@@ -43,7 +44,7 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
     Raises:
         Refused: nodes of the fleet are known by name only, and no networks are stated.
     """
-    fleet = firewall.fleet if firewall.fleet is not None else _addresses(hosts)
+    fleet = firewall.fleet if firewall.fleet is not None else list(_addresses(tuple(hosts.items())))
     table = _Table()
     ssh = table.sources("ssh", firewall.ssh_from)
     ours = table.sources("fleet", fleet)
@@ -129,20 +130,24 @@ class _Table:
             return [""]
         found = []
         for version, word in ((4, "ip"), (6, "ip6")):
-            elements = _collapsed(networks, version)
+            elements = list(_collapsed(tuple(networks), version))
             if elements:
                 self.networks[f"{name}{version}"] = elements
                 found.append(f"{word} saddr @{name}{version} ")
         return found
 
 
-def _collapsed(networks: list[str], version: int) -> list[str]:
-    """Return the networks of one IP version as nft prints them, without overlaps, which a set refuses."""
+@lru_cache(maxsize=16)
+def _collapsed(networks: tuple[str, ...], version: int) -> tuple[str, ...]:
+    """Return the networks of one IP version as nft prints them, without overlaps, which a set refuses.
+
+    Each group of a fleet has the same ones, the fleet's addresses.
+    """
     if version == 4:
         v4 = [n for n in map(ipaddress.ip_network, networks) if isinstance(n, ipaddress.IPv4Network)]
-        return [_element(network) for network in ipaddress.collapse_addresses(v4)]
+        return tuple(_element(network) for network in ipaddress.collapse_addresses(v4))
     v6 = [n for n in map(ipaddress.ip_network, networks) if isinstance(n, ipaddress.IPv6Network)]
-    return [_element(network) for network in ipaddress.collapse_addresses(v6)]
+    return tuple(_element(network) for network in ipaddress.collapse_addresses(v6))
 
 
 def _element(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
@@ -162,7 +167,8 @@ def _interface(name: str) -> str:
     return f'"{name}"'
 
 
-def _addresses(hosts: Mapping[str, str]) -> list[str]:
+@lru_cache(maxsize=4)
+def _addresses(hosts: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     """Return the nodes' addresses as networks of one address.
 
     Leave out a node with the address `LOCAL`, the machine that gpuprov runs on: no node gets a rule for it.
@@ -172,7 +178,7 @@ def _addresses(hosts: Mapping[str, str]) -> list[str]:
     """
     named = []
     addresses = []
-    for name, address in hosts.items():
+    for name, address in hosts:
         if address == LOCAL:  # reaches itself by "lo"
             continue
         try:
@@ -184,4 +190,4 @@ def _addresses(hosts: Mapping[str, str]) -> list[str]:
             f"settings.firewall: the address of {', '.join(named[:3])}{' …' * (len(named) > 3)} is not known",
             expected="hosts as a mapping of name to address, or networks in settings.firewall.fleet",
         )
-    return addresses
+    return tuple(addresses)

@@ -21,6 +21,6 @@ def survey_here(lock: Lock, names: Sequence[str]) -> list[NodeDrift]:
     """
     if len(names) != 1:
         raise InvalidInput(f"this machine is one node, not {len(names)}", do="name one node of the lock")
-    group = lock.hosts()[names[0]]
+    group = lock.group_of(names[0])
     facts = as_root(collect_local(drift_parameters(group)), "this user")
     return [judge_answer(names[0], facts, expectations(group))]

@@ -109,7 +109,7 @@ def _download(lock: Lock, plan: NodePlan, checks: Sequence[str] | None = None) -
         if each.actual.get(name) != version
     }
     total = 0.0
-    for _, component in lock.hosts()[plan.name].components.each():
+    for _, component in lock.group_of(plan.name).components.each():
         share = len(missing & set(component.closure)) / max(len(component.closure), 1)
         if share and component.download is None:
             return None

@@ -170,6 +170,10 @@ class Builder:
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
+        # Of all groups, once: each group is compared with them.
+        self._hosts = {
+            host: address for group in fleet.groups.values() for host, address in group.hosts.items()
+        }
 
     def digest(self) -> str:
         """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
@@ -237,8 +241,7 @@ class Builder:
                 f"{name}: the driver needs {each['package']} of {each['repository']}, which needs"
                 f" {each['needs']}; enable both on the nodes: {each['enable']}"
             )
-        hosts = [host for each in self._fleet.groups.values() for host in each.hosts]
-        components = with_builder(name, hosts, want.policy, components)
+        components = with_builder(name, self._hosts, want.policy, components)
         made = LockedGroup(
             profile=group.profile,
             hosts=group.hosts,
@@ -262,16 +265,13 @@ class Builder:
         """Return the settings completed for SSH and the firewall, for the hosts of all groups; raises as
         `with_access`.
         """
-        hosts: dict[str, str] = {}
-        for each in self._fleet.groups.values():
-            hosts |= each.hosts
         own = {host: each.ssh for host, each in group.entries.items() if each.ssh}
         return with_access(
             settings,
             system=system.id,
             connection=lay_over(self._fleet.ssh, group.ssh),
             own=own,
-            hosts=hosts,
+            hosts=self._hosts,
         )
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:

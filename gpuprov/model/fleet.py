@@ -350,8 +350,8 @@ def _refuse_this_machine_twice(fleet: Fleet, document: Marked) -> None:
     own = [
         (name, host)
         for name, group in fleet.groups.items()
-        for host in group.hosts
-        if group.hosts[host] == LOCAL
+        for host, address in group.hosts.items()
+        if address == LOCAL
     ]
     for name, host in own[1:]:
         raise document.wrong(

@@ -347,6 +347,10 @@ class Lock(Strict):
         """Return each host's group, in the file's order."""
         return {host: group for group in self.groups.values() for host in group.hosts}
 
+    def group_of(self, host: str) -> LockedGroup:
+        """Return the group of a host, without a mapping of all hosts."""
+        return next(group for group in self.groups.values() if host in group.hosts)
+
 
 LOCK_SUFFIX = ".lock.yml"
 HEADER = "# Written by `gpuprov lock`: the exact meaning of fleet.yml. Review it, commit it.\n"

@@ -17,7 +17,7 @@ SEVERAL, NUMBERS = 128, 8
 """The most ranges of names with several numbers, and of numbers in a name, for ClusterShell: its time is the
 square of the ranges or more.
 """
-_LEFT: ContextVar[list[int]] = ContextVar("number of names that sets of a document may still have")
+_LEFT: ContextVar[list[int]] = ContextVar("names that sets of a document may still have, and may have")
 _NAME = re.compile(r"(?!@)[\w.:@-]+")
 """One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
 _NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
@@ -90,9 +90,9 @@ def fold_alike(result: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def of_one_document() -> Iterator[None]:
-    """Limit the names of all sets that are expanded in the context to `ALTOGETHER`."""
-    token = _LEFT.set([ALTOGETHER])
+def of_one_document(names: int | None = None) -> Iterator[None]:
+    """Limit the names of all sets that are expanded in the context, by default to `ALTOGETHER`."""
+    token = _LEFT.set([names or ALTOGETHER] * 2)
     try:
         yield
     finally:
@@ -114,10 +114,10 @@ def expand(stated: object) -> list[str]:
     text = ",".join(texts)
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
-    left = _LEFT.get([ALTOGETHER])
+    left = _LEFT.get([ALTOGETHER] * 2)
     left[0] -= count
     if left[0] < 0:
-        raise ValueError(f"at most {ALTOGETHER} host names in all sets of a document")
+        raise ValueError(f"at most {left[1]} host names in all sets of a document")
     parts = _split(text, COMMAS)
     together = sum(len(_NUMBER.findall(part)) > 1 for part in parts) <= SEVERAL
     if not together and re.search("[!&^]", text):

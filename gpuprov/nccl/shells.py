@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import CommandRunner
+from gpuprov.probe.here import absolute, login_folder
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 from gpuprov.untrusted.parsing import whole_number
 from gpuprov.untrusted.programs import TooSlow, run_limited
@@ -60,7 +61,7 @@ class Local:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """See `Shell`; the code is `NOT_FOUND` for a missing program.
+        """See `Shell`; it starts in the folder of a login. The code is `NOT_FOUND` for a missing program.
 
         Raises:
             TimeoutError: it exceeded `timeout_s`.
@@ -69,7 +70,13 @@ class Local:
         own = {**os.environ, **environment}
         try:
             answer = run_limited(
-                command, seconds=timeout_s, limit=OUTPUT_BYTES, environment=own, merged=True, session=True
+                [absolute(command[0]), *command[1:]],
+                seconds=timeout_s,
+                limit=OUTPUT_BYTES,
+                environment=own,
+                folder=login_folder(),
+                merged=True,
+                session=True,
             )
         except FileNotFoundError:
             return f"{command[0]}: not found", NOT_FOUND

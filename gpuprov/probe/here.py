@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from gpuprov.untrusted.programs import Answer, run_limited
 
@@ -25,8 +26,29 @@ def login_environment() -> dict[str, str]:
     prefix = os.environ.get("VIRTUAL_ENV")
     own = [each for each in own if each and not (prefix and each.startswith(prefix))]
     user = "root" if os.geteuid() == 0 else getpass.getuser()
-    home = os.environ.get("HOME", "/root" if os.geteuid() == 0 else "/")
-    return {**kept, "PATH": ":".join([SYSTEM_PATH, *own]), "HOME": home, "USER": user, "LOGNAME": user}
+    return {**kept, "PATH": ":".join([SYSTEM_PATH, *own]), "HOME": _home(), "USER": user, "LOGNAME": user}
+
+
+def login_folder() -> str:
+    """Return the folder that a login on this machine starts in: the home folder, or `/` if it cannot be
+    entered.
+
+    The current folder may be another user's, and Python imports modules from the folder that it starts in.
+    """
+    home = Path(_home())
+    return str(home) if home.is_dir() and os.access(home, os.X_OK) else "/"
+
+
+def absolute(program: str) -> str:
+    """Return the absolute path of a program that is stated by a path of the current folder; a name without a
+    folder as it is.
+    """
+    return str(Path(program).absolute()) if "/" in program else program
+
+
+def _home() -> str:
+    """Return the home folder of this process."""
+    return os.environ.get("HOME", "/root" if os.geteuid() == 0 else "/")
 
 
 def run_here(
@@ -37,7 +59,7 @@ def run_here(
     limit: int,
     environment: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Run one command line in the system's shell, to its end.
+    """Run one command line in the system's shell, in the folder of a login, to its end.
 
     Args:
         seconds: maximum duration.
@@ -52,4 +74,6 @@ def run_here(
             processes that it started.
     """
     argv = ["/bin/sh", "-c", command]
-    return run_limited(argv, stdin, seconds=seconds, limit=limit, environment=environment)
+    return run_limited(
+        argv, stdin, seconds=seconds, limit=limit, environment=environment, folder=login_folder()
+    )

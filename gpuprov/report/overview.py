@@ -154,7 +154,7 @@ def _sums(seen: Overview) -> str:
 
 def _cells(seen: Overview, node: NodeDrift) -> tuple[str, ...]:
     """Return a node's driver, CUDA toolkits, drift, health and lease as cells; `-` for what it lacks."""
-    components = seen.lock.hosts()[node.name].components
+    components = seen.lock.group_of(node.name).components
     driver, cuda = components.driver.version, components.cuda
     loaded = _loaded(node, driver)
     lease = seen.leases.get(node.name)

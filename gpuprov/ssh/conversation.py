@@ -137,12 +137,24 @@ class PipeConversation(Conversation):
     """A conversation with a process on this machine: `ssh`, or another program."""
 
     def __init__(
-        self, argv: list[str], stdin: bytes, limit: int, environment: Mapping[str, str] | None = None
+        self,
+        argv: list[str],
+        stdin: bytes,
+        limit: int,
+        environment: Mapping[str, str] | None = None,
+        folder: str | None = None,
     ) -> None:
         super().__init__(limit)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=environment, process_group=0
+            argv,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            bufsize=0,
+            env=environment,
+            cwd=folder,
+            process_group=0,
         )
         self._said: list[bytes] = []
         threading.Thread(target=self._drain, daemon=True).start()

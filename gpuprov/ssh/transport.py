@@ -22,7 +22,7 @@ import paramiko
 from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Lock
-from gpuprov.probe.here import login_environment, run_here
+from gpuprov.probe.here import login_environment, login_folder, run_here
 from gpuprov.ssh import openssh
 from gpuprov.ssh.connect import BeyondParamiko, ClosedBeforeBanner, close, connect
 from gpuprov.ssh.connect import ConnectionLimits as ConnectionLimits
@@ -129,7 +129,7 @@ class Session:
 
 
 class LocalSession(Session):
-    """This machine: each command is a process of it, with the environment of a login."""
+    """This machine: each command is a process of it, with the environment and the folder of a login."""
 
     def run(self, command: str, stdin: bytes = b"") -> Output:
         """See `Session`."""
@@ -140,7 +140,8 @@ class LocalSession(Session):
     def converse(self, command: str, stdin: bytes = b"") -> Conversation:
         """See `Session`."""
         argv = ["/bin/sh", "-c", command]
-        return PipeConversation(argv, stdin, self._limits.answer_bytes, login_environment())
+        limit = self._limits.answer_bytes
+        return PipeConversation(argv, stdin, limit, login_environment(), login_folder())
 
 
 class OpenSshSession(Session):

@@ -59,6 +59,7 @@ def run_limited(
     seconds: float,
     limit: int,
     environment: Mapping[str, str] | None = None,
+    folder: str | None = None,
     stop: threading.Event | None = None,
     kill_rest: bool = False,
     merged: bool = False,
@@ -75,6 +76,7 @@ def run_limited(
         seconds: maximum time until its end.
         limit: maximum standard output in bytes.
         environment: environment in place of gpuprov's own.
+        folder: folder that it starts in, in place of the current one.
         stop: event that ends the program early.
         kill_rest: whether processes of the group that outlive the program are killed. Otherwise only a
             failure kills them.
@@ -86,7 +88,7 @@ def run_limited(
         NodeFailed: more than `limit` bytes, or `stop` was set; it is killed as well.
         OSError: the program cannot be started, for example because it does not exist.
     """
-    with _started(argv, environment, merged=merged, session=session) as process:
+    with _started(argv, environment, folder, merged=merged, session=session) as process:
         run = _Run(process, stdin, time.monotonic() + seconds, limit, stop or threading.Event())
         run.exchange()
         code = run.wait()
@@ -107,7 +109,12 @@ def with_limits(argv: Sequence[str], *, memory: int, file: int) -> list[str]:
 
 @contextmanager
 def _started(
-    argv: Sequence[str], environment: Mapping[str, str] | None, *, merged: bool, session: bool
+    argv: Sequence[str],
+    environment: Mapping[str, str] | None,
+    folder: str | None,
+    *,
+    merged: bool,
+    session: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start a program with pipes in its own process group; yield it, and close its pipes at the end.
 
@@ -121,6 +128,7 @@ def _started(
         stderr=subprocess.STDOUT if merged else pipe,
         bufsize=0,
         env=environment,
+        cwd=folder,
         process_group=None if session else 0,
         start_new_session=session,
     )

@@ -196,16 +196,19 @@ def _nodes(stated: Sequence[str], lock_path: Path) -> list[str]:
     """Return the nodes of the lock that names, groups and ranges select.
 
     Raises:
-        ToolError: the lock has no such node, or cannot be read; or there are more than `SETS` values.
+        ToolError: the lock has no such node, or cannot be read; or there are more than `SETS` values, or
+            their sets have more names than those of a document may have.
     """
     from gpuprov.model.lock import read_lock
+    from gpuprov.model.nodeset import of_one_document
 
     if not stated:
         return []
     if len(stated) > SETS:
         raise ToolError(f"{len(stated)} names of nodes; expected at most {SETS}: use ranges and groups")
     try:
-        return select(read_lock(lock_path), stated, None)
+        with of_one_document():
+            return select(read_lock(lock_path), dict.fromkeys(stated), None)
     except GpuprovError as error:
         raise ToolError(str(error)) from None
 

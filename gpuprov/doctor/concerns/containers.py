@@ -87,7 +87,7 @@ def unreadable_configuration(seen: Examination) -> Iterator[Fault]:
         f"Docker {'will not start again' if runs else 'does not start'}: /etc/docker/daemon.json is not JSON",
         (wrong,),
         "dockerd answers: unable to configure the Docker daemon with file /etc/docker/daemon.json",
-        (shell("python3 -m json.tool /etc/docker/daemon.json"), shell("sudo systemctl restart docker")),
+        (shell("python3 -I -m json.tool /etc/docker/daemon.json"), shell("sudo systemctl restart docker")),
         KEEP,
     )
 

@@ -11,9 +11,10 @@ from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports import lists, metadata, outputs, terraform
 from gpuprov.inventory.imports.ansible import fleet_of, read_inventory
 from gpuprov.inventory.imports.left_out import leave_out
-from gpuprov.inventory.imports.machine import ImportHints, groups_of, of_groups
+from gpuprov.inventory.imports.machine import ImportHints, groups_of, listed_of, of_groups
 from gpuprov.inventory.imports.this_machine import refuse_this_machine
 from gpuprov.model.documents import read_text
+from gpuprov.model.nodeset import of_one_document
 from gpuprov.untrusted import on_one_line
 from gpuprov.untrusted.stated import stated_file, stated_json
 
@@ -70,9 +71,12 @@ def _read(
     catalog = load()
     text = read_text(paths[0])
     if form == "hosts":
-        return groups_of(lists.hosts(text), said, catalog, narrate)
+        with of_one_document(lists.IN_ALL_SETS):
+            listed = listed_of(lists.hosts(text))
+        return groups_of(listed, said, catalog, narrate)
     if form == "slurm":
-        machines, partitions = lists.slurm(text)
+        with of_one_document(lists.IN_ALL_SETS):
+            machines, partitions = lists.slurm(text)
         fleet = groups_of(machines, said, catalog)
         also: dict[str, Any] = {}
         for partition, nodes in partitions.items():

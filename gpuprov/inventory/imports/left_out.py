@@ -206,5 +206,5 @@ def _has_template(value: object) -> bool:
 def _places(where: list[str]) -> str:
     """Return groups, then folded hosts, as text in brackets; an empty string without any."""
     groups = [place for place in where if place.startswith("group ")]
-    hosts = [place for place in where if place not in groups]
+    hosts = [place for place in where if not place.startswith("group ")]
     return f" ({', '.join([*groups, *([fold(hosts)] if hosts else [])])})" if where else ""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.machine import Machine, listed_of
 from gpuprov.model.connection import Destination, parse_destination
-from gpuprov.model.nodeset import expand
+from gpuprov.model.nodeset import LARGEST, expand
 from gpuprov.untrusted import shown
 
 IN_PARTITIONS = 1_000_000
 """Maximum number of nodes of all partitions together; a node of several partitions counts for each."""
+IN_ALL_SETS = 2 * LARGEST + IN_PARTITIONS
+"""Maximum number of names in all sets of a file: names and addresses of nodes, and those of partitions."""
 MOST_DIGITS = 4
 """Maximum number of digits of the number of GPUs of a node."""
+_WORD = re.compile(r'(?:[^\s"]++|"[^"]*+")++')
+"""A word of slurm.conf, with quoted parts; shlex takes the square of its length."""
 
 
 def hosts(text: str) -> Iterator[Machine]:
@@ -79,10 +82,10 @@ def _pairs(line: str) -> dict[str, str]:
     Raises:
         InvalidInput: its quotes do not match.
     """
-    try:
-        words = shlex.split(line.partition("#")[0])
-    except ValueError as error:
-        raise InvalidInput(f"{shown(line)}: {error}", expected="NAME=VALUE, as in slurm.conf") from None
+    stated = line.partition("#")[0]
+    if stated.count('"') % 2:
+        raise InvalidInput(f"{shown(line)}: No closing quotation", expected="NAME=VALUE, as in slurm.conf")
+    words = (word.replace('"', "") for word in _WORD.findall(stated))
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 

@@ -6,6 +6,7 @@ azurerm_linux_virtual_machine, oci_core_instance, lambdalabs and openstack_compu
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,9 +46,9 @@ def _resources(state: Fields) -> Iterator[tuple[str, str, str, Fields]]:
             for instance in resource.parts("instances"):
                 index = instance.label("index_key")
                 yield resource.text("type"), resource.text("name"), index, instance.part("attributes")
-    modules = [state.part("values", "root_module")]
+    modules = deque([state.part("values", "root_module")])
     while modules:
-        module = modules.pop(0)
+        module = modules.popleft()
         modules += module.parts("child_modules")
         for resource in module.parts("resources"):
             if resource.text("mode") == "managed":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,8 +18,9 @@ from gpuprov.model.fleet import Group
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.untrusted import on_one_line
 
-NAMES = re.compile(r"(?i)(?:.*\.)?(?:localhost|localhost\.localdomain|ip6-localhost|ip6-loopback)\.?")
+NAMES = re.compile(r"(?i)(?:.*\.)?(?:localhost([46]?)(?:\.localdomain\1)?|ip6-localhost|ip6-loopback)\.?")
 """Names of this machine in /etc/hosts of Debian and Red Hat, and those below `localhost` (RFC 6761)."""
+HOSTS = Path("/etc/hosts")
 
 
 def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], None]) -> None:
@@ -50,14 +52,26 @@ def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable
 
 
 def _own_addresses() -> set[str]:
-    """Return the name of this machine in lower case, and the addresses of its interfaces if the kernel states
-    them.
+    """Return the names of this machine in lower case, of the kernel and of /etc/hosts, and the addresses of
+    its interfaces if the kernel states them.
     """
     found = {socket.gethostname().lower()}
     with suppress(OSError, AttributeError):  # macOS has no netlink
         listed = interface_addresses().values()
         found |= {text.partition("/")[0] for addresses in listed for text in addresses}
+    with suppress(OSError):
+        found |= {name.lower() for name in _names_of(HOSTS.read_text("utf-8", "replace"), found)}
     return found
+
+
+def _names_of(hosts: str, addresses: Collection[str]) -> Iterator[str]:
+    """Yield the names that a text as /etc/hosts gives to this machine: to one of its addresses, or to a
+    loopback address.
+    """
+    for line in hosts.splitlines():
+        address, *names = line.partition("#")[0].split() or [""]
+        if address in addresses or is_this_machine(address):
+            yield from names
 
 
 def _hosts(group: object) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -31,6 +32,8 @@ WAY_IN = {
 """Ansible's variables → keys of `ssh:`; of two names for the same value the first is the newer."""
 ARGUMENTS = ("ansible_ssh_common_args", "ansible_ssh_extra_args")
 CONNECTION = (*WAY_IN, *ARGUMENTS)
+LONGEST = 4096
+"""Maximum length of ssh's options with a jump host; shlex takes the square of a word's length."""
 PORT = r"[0-9]{1,5}"
 Stated = dict[str, Any]
 Precedences = dict[str, tuple[tuple[int, str], Any]]
@@ -70,7 +73,9 @@ def ways_of(inventory: AnsibleInventory, owners: Mapping[str, Iterable[str]]) ->
     below = {host: _without(ssh, fleet) for host, ssh in of_host.items()}
     groups = {name: in_common(below[host] for host in hosts) for name, hosts in owners.items()}
     own = {host: _without(below[host], groups[name]) for name, of in owners.items() for host in of}
-    arguments = {key for key in ARGUMENTS if all(_only_jumps(each.get(key)) for each in result.values())}
+    arguments = {
+        key for key in ARGUMENTS if all(_only_jumps(str(each.get(key) or "")) for each in result.values())
+    }
     lifted = {key for key, meant in WAY_IN.items() if meant not in left} | arguments
     return Ways(groups, {host: ssh for host, ssh in own.items() if ssh}, fleet, frozenset(lifted))
 
@@ -162,8 +167,11 @@ def _words(arguments: str) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=1024)
 def _jump(arguments: str) -> str | None:
     """Return the jump host in ssh's options, from ProxyJump or from `ssh -W`; None without one."""
+    if len(arguments) > LONGEST:
+        return None
     for word in _words(arguments):
         name, _, value = word.partition("=")
         jump = {"proxyjump": value, "proxycommand": _hop(value)}.get(name.lower())
@@ -209,9 +217,12 @@ def _is_jump(text: str) -> bool:
         return False
 
 
-def _only_jumps(arguments: object) -> bool:
+@lru_cache(maxsize=1024)
+def _only_jumps(arguments: str) -> bool:
     """Return whether options set only a jump host and strict checking of host keys."""
-    for word in _words(str(arguments or "")):
+    if len(arguments) > LONGEST:
+        return False
+    for word in _words(arguments):
         name, _, value = word.partition("=")
         if name.lower() == "stricthostkeychecking" and value.lower() in ("yes", "true"):
             continue

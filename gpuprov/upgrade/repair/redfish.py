@@ -157,7 +157,8 @@ class Redfish(AbstractContextManager["Redfish"]):
             Unreachable: as `_send`.
         """
         members = self._get(SYSTEMS).get("Members")
-        paths = [each.get("@odata.id") for each in members if isinstance(each, dict)] if members else []
+        listed = members if isinstance(members, list) else []
+        paths = [each.get("@odata.id") for each in listed if isinstance(each, dict)]
         found = [str(path).rstrip("/") for path in paths if isinstance(path, str) and _PATH.fullmatch(path)]
         if self._bmc.system:
             found = [path for path in found if path.rpartition("/")[2] == self._bmc.system]

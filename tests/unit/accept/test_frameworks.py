@@ -105,3 +105,17 @@ def test_judged_again_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
     assert run(["accept", "--measured", str(path)]) == 1
     assert "torch 2.11.0 sees 0 GPUs, the driver lists 2  [framework.gpus]" in capsys.readouterr().out
+
+
+def test_an_interpreter_reads_no_module_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the modules of a folder that may be another user's."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("base64", "torch", "jax"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w')\n")
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    assert frameworks_here("./python")["frameworks"] == {}
+    assert not (tmp_path / "started").exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from gpuprov.access.locked import with_access
+from gpuprov.access.ruleset import ruleset
 from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
 from gpuprov.model.connection import Connection
@@ -171,3 +173,13 @@ def test_a_fleet_that_states_no_user_logs_in_as_root() -> None:
     ssh = {"ssh": Setting(value=Ssh(root="no").model_dump(exclude_none=True), reason="", source="")}
     with pytest.raises(Refused, match="logs in as root"):
         with_access(ssh, system="debian12", connection=Connection(), hosts=HOSTS)
+
+
+def test_the_addresses_of_a_fleet_are_read_once_for_all_groups() -> None:
+    """Check the time of many groups: 1,200, each with a firewall, took 24 s."""
+    hosts = {f"n{number}": f"10.0.{number // 250}.{number % 250}" for number in range(2000)}
+    begun = time.process_time()
+    for _ in range(100):
+        rules = ruleset(Firewall(ssh_from=["10.0.0.0/8"]), [22], hosts)
+        assert rules["networks"]["fleet4"].pop() == "10.0.7.248/31"
+    assert time.process_time() - begun < 2

@@ -266,6 +266,12 @@ def test_many_sets_of_nodes_are_refused(fleet: Fleet) -> None:
     assert "1001 names of nodes; expected at most 1000" in refused("drift", nodes=[whole] * 1001)
 
 
+def test_the_sets_of_a_call_have_a_limit_together(fleet: Fleet) -> None:
+    """Check sets that take the time of many names and have few in the end."""
+    sets = [f"node[1-{number}]!node[2-{number}]" for number in range(49_000, 49_005)]
+    assert "at most 400000 host names in all sets" in refused("drift", nodes=sets)
+
+
 def test_a_call_that_names_nodes_keeps_no_other_one_waiting(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

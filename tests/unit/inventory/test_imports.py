@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
-from gpuprov.inventory.imports import ImportHints, import_fleet, left_out, machine, recognise, this_machine
+from gpuprov.inventory.imports import (
+    Format,
+    ImportHints,
+    import_fleet,
+    left_out,
+    machine,
+    recognise,
+    this_machine,
+)
 from gpuprov.inventory.imports.machine import Machine, groups_of
 from gpuprov.model.connection import Connection
 from gpuprov.model.documents import render_plain
@@ -455,7 +465,7 @@ def test_an_ansible_cfg_of_the_working_directory_is_not_read(
 
 
 HERE = ("local", "root@local", "local:22", "127.0.0.1", "127.1", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]",  # noqa: S104
-        "ip6-localhost", "x.localhost", "2130706433")  # fmt: skip
+        "ip6-localhost", "x.localhost", "2130706433", "localhost6", "localhost4.localdomain4")  # fmt: skip
 
 
 @pytest.mark.thorough
@@ -484,12 +494,20 @@ def test_a_host_with_an_address_of_this_machine_is_named(
 ) -> None:
     monkeypatch.setattr(this_machine, "interface_addresses", lambda: {"eth0": ["192.0.2.7/24"]})
     monkeypatch.setattr(socket, "gethostname", lambda: "CTL1")
-    (tmp_path / "hosts").write_text("gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\n")
+    monkeypatch.setattr(this_machine, "HOSTS", tmp_path / "etc-hosts")
+    (tmp_path / "etc-hosts").write_text(
+        "127.0.1.1 ctl1.example.com ctl1 # ctl2\n\n192.0.2.7\tCTL3\n192.0.2.8 gpu03\n::1\n"
+    )
+    (tmp_path / "hosts").write_text(
+        "gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\nctl1.example.com\nctl2\nctl3\ngpu03\n"
+    )
     lines: list[str] = []
     import_fleet([tmp_path / "hosts"], ALL, "hosts", narrate=lines.append)
     assert [line.partition(":")[0] for line in lines] == [
         "gpu02 (192.0.2.7) is this machine",
         "ctl1 (ctl1) is this machine",
+        "ctl1.example.com (ctl1.example.com) is this machine",
+        "ctl3 (ctl3) is this machine",
     ]
 
 
@@ -692,6 +710,41 @@ def test_the_limits_of_machines_are_for_all_lines_together(
     (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInput, match=said):
         import_fleet([tmp_path / name], ALL, "ansible" if name == "hosts" else None)
+
+
+@pytest.mark.parametrize("line", ["NodeName=a[1-90]!a[2-90]", "PartitionName=p{} Nodes=a[1-90]!a[1-90]"])
+@pytest.mark.parametrize("form", ["slurm", "hosts"])
+def test_the_sets_of_a_file_have_a_limit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, form: Format
+) -> None:
+    """Check sets that take the time of many names and have few in the end."""
+    monkeypatch.setattr("gpuprov.inventory.imports.lists.IN_ALL_SETS", 500)
+    text = "NodeName=a1\n" * (form == "slurm") + "".join(f"{line.format(n)}\n" for n in range(9))
+    (tmp_path / "list").write_text(text if form == "slurm" else text.replace("=", "-"))
+    with pytest.raises(InvalidInput, match="at most 500 host names in all sets of a document"):
+        import_fleet([tmp_path / "list"], ALL, form)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("slurm", "NodeName=a " + "b" * 4_000_000),
+        ("slurm", "NodeName=a " + 'b" "' * 1_000_000),
+        ("terraform", '{"values": {"root_module": {"child_modules": [' + "{}," * 300_000 + "{}]}}}"),
+    ],
+)
+def test_an_import_takes_time_of_its_text(tmp_path: Path, form: Format, text: str) -> None:
+    (tmp_path / "it").write_text(text)
+    begun = time.process_time()
+    with suppress(InvalidInput):
+        import_fleet([tmp_path / "it"], ALL, form)
+    assert time.process_time() - begun < 10
+
+
+def test_quoted_values_of_slurm(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text('NodeName="a[1-2]" Reason="b c=d" NodeAddr=x"[1-2]" # "\n')
+    [group] = import_fleet([tmp_path / "slurm.conf"], ALL)["groups"].values()
+    assert group["hosts"] == {"a1": "x1", "a2": "x2"}
 
 
 def test_a_list_is_read_only_up_to_its_limit() -> None:

@@ -243,6 +243,17 @@ def test_why_ansible_cannot_read_an_inventory_is_passed_on(
     assert "No inventory was parsed" not in str(raised.value)
 
 
+def test_long_options_of_many_hosts_take_linear_time() -> None:
+    """They are parsed once, and not at all if they are longer than any with jump hosts."""
+    hosts = tuple(f"n{number}" for number in range(3000))
+    for length in (4_000, 3_000_000):
+        stated = {"ansible_ssh_common_args": "-o ProxyJump=" + "b" * length}
+        groups = {"g": AnsibleGroup(hosts, (), stated), "all": AnsibleGroup()}
+        start = process_time()
+        ways_of(AnsibleInventory(groups, {}), {"g": hosts})
+        assert process_time() - start < 5
+
+
 def test_deep_groups_take_precedence_and_many_take_linear_time() -> None:
     """Read groups that each contain the next, in an order in which none follows those that contain it."""
     many = 3000

@@ -384,6 +384,13 @@ def test_a_value_that_yaml_cannot_make_is_named(tmp_path: Path, stated: str, see
     assert time.process_time() - begun < 5
 
 
+def test_a_fleet_is_read_in_time_of_its_hosts() -> None:
+    begun = time.process_time()
+    fleet = parse_fleet("groups: {a: {profile: p, os: o, hosts: 'n[1-15000]'}}\n", "fleet.yml")
+    assert len(fleet.groups["a"].hosts) == 15000
+    assert time.process_time() - begun < 5
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no file without an end")
 def test_a_link_to_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yml"

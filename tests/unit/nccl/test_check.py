@@ -126,6 +126,30 @@ def test_more_gpus_than_there_are() -> None:
         inspect_machine(8)
 
 
+def test_an_interpreter_reads_no_module_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the modules of a folder that may be another user's."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").touch()
+    for name in ("functools", "importlib", "torch/__init__"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w')\n")
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    for python in (None, "./python"):
+        with pytest.raises(NodeFailed, match="--python"):
+            tool(2, python)
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_interpreter_is_named_by_a_path_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(tmp_path / "python", "exit 0")
+    monkeypatch.chdir(tmp_path)
+    assert tool(2, "./python")[0] == "PyTorch"
+
+
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the message without nvidia-smi."""
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_commands_run_here_with_what_a_login_has(monkeypatch: pytest.MonkeyPatch
     assert f"PATH={here.SYSTEM_PATH}:/opt/conda/bin" in lines
     assert not [line for line in lines if line.startswith(("PYTHONPATH", "VIRTUAL_ENV"))]
     assert (lines[-1], message.code) == ("said", 3)
+
+
+def test_commands_start_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the folder, as Python imports modules of the one that it starts in."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    assert LocalSession(HERE, ConnectionLimits()).run("pwd").stdout == f"{home}\n".encode()
+    with closing(LocalSession(HERE, ConnectionLimits()).converse("pwd")) as talk:
+        assert talk.hear(lambda said: said.endswith(b"\n"), 20)[0] == f"{home}\n".encode()
+    home.rmdir()
+    assert run_here("pwd", seconds=30, limit=100).stdout == b"/\n"
 
 
 def test_a_command_that_hangs_ends_with_all_that_it_started() -> None:

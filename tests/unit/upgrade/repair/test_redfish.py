@@ -118,6 +118,7 @@ def test_a_wrong_password_is_refused(board: Board) -> None:
         ("/redfish/v1/Systems", b"[" * 5000, "not a JSON object"),
         ("/redfish/v1/Systems", b"x" * (ANSWER_BYTES + 1), "more than"),
         ("/redfish/v1/Systems", b'{"Members": [{"@odata.id": "/etc/passwd"}]}', "has 0 systems"),
+        ("/redfish/v1/Systems", b'{"Members": 7}', "has 0 systems"),
         ("/redfish/v1/Systems", b'{"Members": [7, {"@odata.id": 7}]}', "has 0 systems"),
         ("/redfish/v1/Systems/1", b'{"PowerState": 7}', "states no PowerState"),
         (
