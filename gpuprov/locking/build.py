@@ -47,6 +47,8 @@ from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
 from gpuprov.untrusted.signature import require_gpgv
 
+IN_RULES = 1_000_000
+"""Maximum number of networks in the firewall rules of all groups; of IPv4, about what fits into a lock."""
 Narrate = Callable[[str], None]
 
 
@@ -174,6 +176,7 @@ class Builder:
         self._hosts = {
             host: address for group in fleet.groups.values() for host, address in group.hosts.items()
         }
+        self._in_rules = 0
 
     def digest(self) -> str:
         """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
@@ -262,17 +265,29 @@ class Builder:
         return made
 
     def _access(self, settings: dict[str, Setting], system: System, group: Group) -> dict[str, Setting]:
-        """Return the settings completed for SSH and the firewall, for the hosts of all groups; raises as
-        `with_access`.
+        """Return the settings completed for SSH and the firewall, for the hosts of all groups.
+
+        Raises:
+            Refused: as `with_access`, or the rules of all groups list more than `IN_RULES` networks.
         """
         own = {host: each.ssh for host, each in group.entries.items() if each.ssh}
-        return with_access(
+        completed = with_access(
             settings,
             system=system.id,
             connection=lay_over(self._fleet.ssh, group.ssh),
             own=own,
             hosts=self._hosts,
         )
+        if "firewall" in completed:
+            networks = completed["firewall"].value["ruleset"]["networks"]
+            self._in_rules += sum(map(len, networks.values()))
+        if self._in_rules > IN_RULES:
+            raise Refused(
+                f"each group with a firewall lists all nodes: more than {IN_RULES} networks in total",
+                expected="few networks, such as 10.0.0.0/16",
+                do="state them as settings.firewall.fleet of each group",
+            )
+        return completed
 
     def _staying(self, locked: Components | None) -> dict[str, Component]:
         """Return the locked components that stay: neither upgraded nor moved with an upgraded one, by name;

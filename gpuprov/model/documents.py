@@ -303,7 +303,8 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
     lock of another fleet.
 
     Raises:
-        InvalidInput: the file cannot be written, or is a link to a file of another folder.
+        InvalidInput: the file cannot be written, is a link to a file of another folder, or would be larger
+            than `MAX_BYTES`.
     """
     if path.is_symlink() and path.exists() and path.resolve().parent != path.parent.resolve():
         raise InvalidInput(
@@ -311,7 +312,14 @@ def write_document(path: Path, record: Strict, *, header: str = "") -> None:
             expected="a file of its own folder",
             do="remove the link, or name the file that is to be written",
         )
-    write_text(path, render_document(record, header=header))
+    text = render_document(record, header=header)
+    if len(text.encode()) > MAX_BYTES:
+        raise InvalidInput(
+            f"{path} would have {len(text.encode())} bytes",
+            expected=f"at most {MAX_BYTES}, as for reading it",
+            do="divide the fleet into several files",
+        )
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str, *, follow: bool = True) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gpuprov.cli.common.group import run
 from gpuprov.inventory.schemas import json_schema
+from gpuprov.locking import build
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.inputs import changed_since
@@ -43,6 +44,15 @@ def test_a_good_fleet_has_no_problem_and_nothing_is_fetched(
 ) -> None:
     monkeypatch.setattr(Finder, "archives", lambda *_, **__: pytest.fail("an index was read"))
     assert problems(tmp_path, GOOD) == []
+
+
+def test_rules_of_all_groups_fit_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "{profile: hgx-h200-8, os: ubuntu24.04, settings: {firewall: {}}, hosts: {gpu%d: 10.0.%d.1}}"
+    text = "groups:\n" + "".join(f"  g{n}: {kind % (n, 2 * n)}\n" for n in range(4))
+    assert problems(tmp_path, text) == []
+    monkeypatch.setattr(build, "IN_RULES", 15)
+    [problem] = problems(tmp_path, text)
+    assert "settings.firewall.fleet" in str(problem.do)
 
 
 def test_the_hosts_of_a_group_are_not_read_for_each_other_group(

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from gpuprov.errors import InvalidInput
+from gpuprov.model import documents
 from gpuprov.model.connection import Connection
-from gpuprov.model.lock import read_lock
+from gpuprov.model.lock import read_lock, write_lock
 from tests import RECORDED_LOCK
 
 
@@ -81,3 +82,13 @@ def test_a_setting_that_is_not_known_is_not_checked(tmp_path: Path) -> None:
     group["settings"]["later"] = {"value": 5, "reason": "x", "source": "x"}
     (tmp_path / "fleet.lock.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     assert read_lock(tmp_path / "fleet.lock.yml").groups
+
+
+def test_a_lock_that_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = read_lock(RECORDED_LOCK)
+    monkeypatch.setattr(documents, "MAX_BYTES", 1000)
+    with pytest.raises(InvalidInput, match="would have"):
+        write_lock(lock, tmp_path / "fleet.lock.yml")
+    assert list(tmp_path.iterdir()) == []
