@@ -67,7 +67,10 @@ DNF = Commands(
     held=f"cat {LOCKS}",
     hold=f"printf '%s\\n' {{}} >{LOCKS}",
     simulate="dnf -q --assumeno upgrade >/dev/null 2>&1 || true",
-    initramfs="dracut --quiet --force --regenerate-all",
+    initramfs=(
+        "for image in /boot/initramfs-*.img; do kernel=${image#*-};"
+        ' dracut --quiet --force "$image" "${kernel%.img}"; done'
+    ),
     sshd="sshd",
 )
 
