@@ -48,7 +48,7 @@ from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 SYSTEM = "debian12"
-"""System of the nodes unless another is asked for."""
+"""System of the nodes, unless --system names another."""
 # Without switches: Debian has no fabric manager, and the mirror has none for Debian's driver.
 COMPILED = Board(
     machine="l40sx4",
