@@ -53,6 +53,7 @@ class Role:
         first: set of packages → its variable, for packages that a fresh node installs in one transaction
             before the role runs. Services that they start are configured before, or may start unconfigured.
         beside: packages without a stated version that are installed with them, by Debian's names.
+        beside_of: package manager → further such packages, which only its systems have.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Role:
     followed_by: tuple[str, ...] = ()
     first: Mapping[str, str] = field(default_factory=dict)
     beside: tuple[str, ...] = ()
+    beside_of: Mapping[Manager, tuple[str, ...]] = field(default_factory=dict)
 
 
 def _monitoring_variables(group: LockedGroup) -> dict[str, Any]:
@@ -192,7 +194,12 @@ ROLES = (
     ),
     # After all services that it judges.
     Role("health", health.variables, health.expectations, settings=("health",), units=health.UNITS),
-    Role("package_pins", package_pins.variables, package_pins.expectations),
+    Role(
+        "package_pins",
+        package_pins.variables,
+        package_pins.expectations,
+        beside_of={"dnf": ("python3-dnf-plugin-versionlock",)},
+    ),
     Role(
         "ssh_hardening",
         ssh_hardening.variables,
@@ -268,11 +275,13 @@ def first_packages(stated: Mapping[str, Any], names: Collection[str], by: Manage
     """
     running = [role for role in ROLES if role.name in names]
     sets = {name: stated[variable] for role in running for name, variable in role.first.items()}
+    beside = package_names(dict.fromkeys(name for role in running for name in role.beside), by)
     return {
         "packages_together": {name: packages for name, packages in sets.items() if packages},
-        "packages_together_beside": package_names(
-            dict.fromkeys(name for role in running for name in role.beside), by
-        ),
+        "packages_together_beside": [
+            *beside,
+            *(name for role in running for name in role.beside_of.get(by, ())),
+        ],
     }
 
 

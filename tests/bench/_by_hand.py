@@ -15,25 +15,30 @@ from typing import Any
 from gpuprov.apply.playbook import SSH_ARGUMENTS
 from gpuprov.model.lock import LockedGroup
 from gpuprov_lab import Lab, Node
+from tests.bench._commands import APT, Commands
 from tests.campaign._roles_fleet import SETTLED
 
 START = "/root/.bench-start"
 FILES = (
     f"find /etc /usr/local/sbin /var/lib/gpuprov /var/lib/prometheus -type f -newer {START}"
     " '(' -path '*gpuprov*' -o -path '/etc/systemd/system/*.d/*' -o -name nccl.conf"
-    " -o -name daemon.json -o -path /etc/containerd/config.toml -o -path /etc/environment ')'"
+    " -o -name daemon.json -o -path /etc/containerd/config.toml -o -path /etc/environment -o {settings} ')'"
     " ! -name '*~' 2>/dev/null"
 )
 UNITS = "systemctl list-unit-files --state=enabled --no-legend | cut -d' ' -f1 | sort"
-AT_THE_END = (
-    "update-initramfs -u || test ! -e /usr/sbin/update-initramfs",
-    "sysctl -q --load=/etc/sysctl.d/90-gpuprov.conf || test ! -e /etc/sysctl.d/90-gpuprov.conf",
-    "ldconfig",
-    "systemctl reload ssh",
-    "test ! -e /etc/gpuprov/firewall.nft || nft -f /etc/gpuprov/firewall.nft",
-    "apt-get -s dist-upgrade >/dev/null",
-    "systemctl daemon-reload",
-)
+
+
+def at_the_end(commands: Commands) -> list[str]:
+    """Return the commands after all files and packages are in place."""
+    return [
+        commands.initramfs,
+        "sysctl -q --load=/etc/sysctl.d/90-gpuprov.conf || test ! -e /etc/sysctl.d/90-gpuprov.conf",
+        "ldconfig",
+        f"systemctl reload {commands.sshd}",
+        "test ! -e /etc/gpuprov/firewall.nft || nft -f /etc/gpuprov/firewall.nft",
+        commands.simulate,
+        "systemctl daemon-reload",
+    ]
 
 
 def begin(node: Node) -> None:
@@ -43,15 +48,15 @@ def begin(node: Node) -> None:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Manually installed packages and enabled units of a node."""
+    """Packages and enabled units of a node."""
 
     packages: set[str]
     units: set[str]
 
     @classmethod
-    def on(cls, node: Node) -> Chosen:
+    def on(cls, node: Node, commands: Commands = APT) -> Chosen:
         """Return those of a node now."""
-        return cls(set(node.run("apt-mark showmanual").stdout.split()), set(node.run(UNITS).stdout.split()))
+        return cls(set(node.run(commands.chosen).stdout.split()), set(node.run(UNITS).stdout.split()))
 
 
 @dataclass(frozen=True)
@@ -75,32 +80,36 @@ class ByHand:
     installation: str
     units: list[str]
     held: list[str]
+    system: Commands
 
     @classmethod
-    def of(cls, model: Node, group: LockedGroup, before: Chosen) -> ByHand:
+    def of(cls, model: Node, group: LockedGroup, before: Chosen, system: Commands = APT) -> ByHand:
         """Return the steps that were done on a node since `begin`.
 
         Args:
             model: node that gpuprov has provisioned.
-            before: manually installed packages and enabled units before that.
+            before: packages and enabled units before that.
+            system: commands of the node's system.
         """
-        after = Chosen.on(model)
-        files = [_file(model, path) for path in sorted(model.run(FILES, check=False).stdout.split())]
+        after = Chosen.on(model, system)
+        found = model.run(FILES.replace("{settings}", system.settings), check=False).stdout
+        files = [_file(model, path) for path in sorted(found.split())]
         return cls(
-            [each for each in files if each.path.startswith("/etc/apt/")],
-            [each for each in files if not each.path.startswith("/etc/apt/")],
-            _installation(group, after.packages - before.packages),
+            [each for each in files if each.path.startswith(system.sources)],
+            [each for each in files if not each.path.startswith(system.sources)],
+            _installation(system, group, after.packages - before.packages),
             sorted(after.units - before.units),
-            model.run("apt-mark showhold").stdout.split(),
+            model.run(system.held).stdout.split(),
+            system,
         )
 
     @property
     def commands(self) -> list[str]:
         """Commands after all files and packages are in place."""
         return [
-            *AT_THE_END,
+            *at_the_end(self.system),
             f"systemctl enable -q {shlex.join(self.units)}",
-            f"apt-mark hold {shlex.join(self.held)} >/dev/null",
+            self.system.hold.replace("{}", shlex.join(self.held)),
         ]
 
     def by_script(self, node: Node) -> None:
@@ -109,7 +118,7 @@ class ByHand:
             "set -e",
             "export DEBIAN_FRONTEND=noninteractive",
             *(_written(each) for each in self.sources),
-            "apt-get -q update",
+            self.system.refresh,
             *(_written(each) for each in self.others),
             self.installation,
             *self.commands,
@@ -125,7 +134,7 @@ class ByHand:
         folders = sorted({str(Path(each.path).parent) for each in self.others})
         tasks = [
             *(_copy(each) for each in self.sources),
-            _shell("apt-get -q update"),
+            _shell(self.system.refresh),
             _shell(f"mkdir -p {shlex.join(folders)}"),
             *(_copy(each) for each in self.others),
             *(_shell(command) for command in (self.installation, *self.commands)),
@@ -153,12 +162,11 @@ class ByHand:
             raise SystemExit(f"the plain playbook failed: {done.stdout[-2000:]}")
 
 
-def _installation(group: LockedGroup, chosen: set[str]) -> str:
+def _installation(system: Commands, group: LockedGroup, chosen: set[str]) -> str:
     """Return one transaction: the lock's packages at its versions, the others from the node's sources."""
     exact = {name: version for _, each in group.components.each() for name, version in each.closure.items()}
-    names = [f"{name}={version}" for name, version in exact.items()] + sorted(chosen - exact.keys())
-    options = "--no-install-recommends -o Dpkg::Options::=--force-confold"
-    return f"apt-get -q -y {options} install {shlex.join(names)}"
+    names = [system.package(*each) for each in exact.items()] + sorted(chosen - exact.keys())
+    return f"{system.install} {shlex.join(names)}"
 
 
 def _file(model: Node, path: str) -> File:

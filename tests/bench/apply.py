@@ -1,6 +1,7 @@
 """Compares `gpuprov apply` with a shell script that does the same by hand.
 
-    scripts/bench apply [--full [--stub]] [--playbook] [--mitogen] [--rounds 2] [--together]
+    scripts/bench apply [--full [--stub]] [--system rhel9] [--playbook] [--mitogen]
+                        [--rounds 2] [--together]
 
 Both start on equal new nodes, without a reboot, from a warm package cache. The script installs the same
 packages at the same versions, writes the same files (read from a node that gpuprov provisioned), enables the
@@ -10,9 +11,10 @@ moment, so that other load on the machine affects both.
 Without --full the node gets Debian's driver and its settings. With --full it also gets CUDA, cuDNN, NCCL,
 Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall, with NVIDIA's packages from
 the mirror. DKMS compiles the driver, except on the model that the script is taken from. With --stub nothing
-is compiled, because the driver comes from the mirror too, so that only overhead is compared. With --playbook
-Ansible runs the script's steps too: one task for each file and command, and no more. With --mitogen gpuprov
-runs once more on another node, as if installed as gpuprov[fast].
+is compiled, because the driver comes from the mirror too, so that only overhead is compared; only this can be
+done on another --system, whose script has its commands (dnf for rhel9). With --playbook Ansible runs the
+script's steps too: one task for each file and command, and no more. With --mitogen gpuprov runs once more on
+another node, as if installed as gpuprov[fast].
 """
 
 from __future__ import annotations
@@ -39,12 +41,14 @@ from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov_lab import Lab, Node
 from tests.bench._bars import Bar, verdict
 from tests.bench._by_hand import ByHand, Chosen, begin
+from tests.bench._commands import APT, Commands, commands_of
 from tests.bench._costs import costs, table
-from tests.campaign._roles_fleet import SWITCHED, Board, Fleet, fleet_of, new_node
+from tests.campaign._roles_fleet import STACKS, SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
 
 SYSTEM = "debian12"
+"""System of the nodes, unless --system names another."""
 # Without switches: Debian has no fabric manager, and the mirror has none for Debian's driver.
 COMPILED = Board(
     machine="l40sx4",
@@ -66,10 +70,12 @@ more: only an even number of rounds is fair.
 class Stack(Protocol):
     """Components that are installed on nodes.
 
-    `compiled` states whether a compiler has work; on the model a stub replaces it.
+    `compiled` states whether a compiler has work; on the model a stub replaces it. `commands` are those of
+    the nodes' system.
     """
 
     compiled: bool
+    commands: Commands
 
     def fresh(self, name: str) -> Node:
         """Start an empty node."""
@@ -85,6 +91,7 @@ class Driver:
     """Debian's driver."""
 
     compiled = True
+    commands = APT
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self._lab, self._folder = lab, folder
@@ -109,20 +116,20 @@ class Driver:
 class Full:
     """Every component that gpuprov can install, from the mirror."""
 
-    def __init__(self, stack: ExitStack, lab: Lab, folder: Path, board: Board) -> None:
-        self.compiled = board is COMPILED
-        self._first: Node | None = new_node(lab, SYSTEM, "model", board=board)
-        self._fleet: Fleet = fleet_of(stack, lab, folder, {SYSTEM: self._first}, {}, board)
+    def __init__(self, stack: ExitStack, lab: Lab, folder: Path, board: Board, system: str) -> None:
+        self.compiled, self.commands, self._system = board is COMPILED, commands_of(system), system
+        self._first: Node | None = new_node(lab, system, "model", board=board)
+        self._fleet: Fleet = fleet_of(stack, lab, folder, {system: self._first}, {}, board)
 
     def fresh(self, name: str) -> Node:
         """Return a new node with the fleet's board; at the first call one that exists already."""
         # Building the mirror needs a node, which is the first one returned.
         node, self._first = self._first, None
-        return node or new_node(self._fleet.lab, SYSTEM, name, board=self._fleet.board)
+        return node or new_node(self._fleet.lab, self._system, name, board=self._fleet.board)
 
     def lock(self, node: Node) -> LockedGroup:
         """Make a node the fleet's only one; return its group in the first lock."""
-        self._fleet.nodes = {SYSTEM: node}
+        self._fleet.nodes = {self._system: node}
         [group] = self._fleet.state(0).groups.values()
         return group
 
@@ -146,17 +153,20 @@ def main() -> int:
     )
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--stub", action="store_true")
+    parser.add_argument("--system", choices=list(STACKS), default=SYSTEM, help="with --full --stub")
     parser.add_argument("--playbook", action="store_true")
     parser.add_argument("--mitogen", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
+    if options.system != SYSTEM and not (options.full and options.stub):
+        parser.error(f"--system {options.system} needs --full --stub: only {SYSTEM} has a driver to compile")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-bench-")))
         folder.chmod(0o755)
         lab = stack.enter_context(Lab(f"bench-apply-{os.getpid()}"))
         board = SWITCHED if options.stub else COMPILED
-        subject = Full(stack, lab, folder, board) if options.full else Driver(lab, folder)
+        subject = Full(stack, lab, folder, board, options.system) if options.full else Driver(lab, folder)
         more = {"playbook": options.playbook, "mitogen": options.mitogen}
         times = measure(lab, subject, options.rounds, together=options.together, **more)
     return report(times, BAR_STUB if options.stub else BAR)
@@ -216,12 +226,12 @@ def by_mitogen(lab: Lab, subject: Stack) -> float:
 def done_by_hand(lab: Lab, subject: Stack) -> ByHand:
     """Return the steps of a node that gpuprov provisions; afterwards every package is in the lab's cache."""
     model = fresh(subject, "model")
-    before = Chosen.on(model)
+    before = Chosen.on(model, subject.commands)
     group = subject.lock(model)
     if subject.compiled:
         play_compiler(model, group.components.driver.version)
     subject.apply()
-    by_hand = ByHand.of(model, group, before)
+    by_hand = ByHand.of(model, group, before, subject.commands)
     lab.down([model.name])
     return by_hand
 

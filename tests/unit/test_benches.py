@@ -12,6 +12,8 @@ import pytest
 
 from tests.bench import apply, drift, gate, scale, targets, verify
 from tests.bench._bars import Bar, verdict
+from tests.bench._by_hand import ByHand, File
+from tests.bench._commands import commands_of
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,37 @@ def test_a_missed_limit_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_apply_fails_above_its_bar(ours: list[float], code: int) -> None:
     times = {"gpuprov apply": ours, "shell script": [10.0, 10.0], "with Mitogen": [90.0]}
     assert apply.report(times, apply.BAR) == code
+
+
+@pytest.mark.parametrize(
+    ("system", "foreign", "held"),
+    [
+        ("debian12", ("dnf", "dracut", "versionlock"), "apt-mark hold a >/dev/null"),
+        ("rhel9", ("apt", "update-initramfs"), "printf '%s\\n' a >/etc/dnf/plugins/versionlock.list"),
+    ],
+)
+def test_the_script_beside_apply_has_the_commands_of_the_system(
+    system: str, foreign: tuple[str, ...], held: str
+) -> None:
+    commands, ran = commands_of(system), []
+    node: Any = SimpleNamespace(run=lambda _command, input, timeout: ran.append(input))  # noqa: A006
+    file = File("/etc/b", "644", "")
+    ByHand([], [file], f"{commands.install} a", ["c.service"], ["a"], commands).by_script(node)
+    [script] = ran
+    assert not [word for word in foreign if word in script]
+    lines = script.splitlines()
+    assert held in lines
+    assert lines.index("chmod 644 /etc/b") < lines.index(f"{commands.install} a") < lines.index(held)
+
+
+@pytest.mark.parametrize("words", [[], ["--full"], ["--stub"]])
+def test_apply_compiles_a_driver_on_one_system_only(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["apply", "--system", "rhel9", *words])
+    with pytest.raises(SystemExit, match="2"):
+        apply.main()
+    assert "needs --full --stub" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_C
 from gpuprov.roles.table import ASKED_OF_SERVICES, BY_NAME, role_of
 
 ROOT = Path(__file__).parents[3]
+PINS_OF_DNF = "roles/package_pins/tasks/dnf.yml"
 RUN = [role.name for role in ROLES if role.variables]
 HELPERS = {"packages"}
 """Roles that other roles include, and that do nothing by themselves."""
@@ -87,6 +88,17 @@ def test_first_packages_are_those_of_roles_that_run_and_have_some() -> None:
     guarded = ["ssh_hardening", "firewall"]
     found = {by: first_packages(stated, guarded, by)["packages_together_beside"] for by in ("apt", "dnf")}
     assert found == {"apt": ["iproute2", "nftables"], "dnf": ["iproute", "nftables"]}
+
+
+def test_the_plugin_of_version_locks_comes_with_the_first_packages_of_nodes_with_dnf() -> None:
+    [tasks] = [task for task in yaml.safe_load((ROOT / PINS_OF_DNF).read_text()) if "vars" in task]
+    found = {
+        by: first_packages({}, ["package_pins"], by)["packages_together_beside"] for by in ("apt", "dnf")
+    }
+    assert found == {
+        "apt": [],
+        "dnf": tasks["vars"]["packages_beside"],
+    }
 
 
 def test_units_are_observed_where_a_role_has_one() -> None:
