@@ -35,9 +35,9 @@ from gpuprov.roles import BY_NAME, first_packages
 from gpuprov.roles.manager import manager
 from gpuprov.ssh.connect import ConnectionLimits
 from gpuprov.ssh.masters import end_masters
+from gpuprov.ssh.route import with_absolute_paths
 from gpuprov.untrusted import ansible_json, without_templates
 from gpuprov.untrusted.parsing import without_surrogates
-from gpuprov.verify.connection import with_absolute_paths
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
 # Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, NO_JUMP, Connection, parse_destination
+from gpuprov.model.lock import Lock
 from gpuprov.ssh.client_config import Answer, client_config, forget_client_config, usual_keys
 from gpuprov.ssh.known_hosts import KNOWN_HOSTS, KnownFiles, known_files, names_of
 from gpuprov.untrusted.stated import stated_path
@@ -105,6 +106,27 @@ def route(address: str, stated: Connection) -> Route:
         InvalidInput: ssh's configuration cannot be read, or a jump host is invalid or part of a loop.
     """
     return _here(stated) if address == LOCAL else _route(address, stated, 0)
+
+
+def with_absolute_paths(lock: Lock) -> Lock:
+    """Return the lock with absolute paths of `identity_file` and `known_hosts` in all its connections.
+
+    `~` is expanded, and relative paths are those of the current folder. Connections without these files stay
+    as they are.
+    """
+    groups = {}
+    for name, group in lock.groups.items():
+        own = {host: _with_absolute_paths(each) for host, each in (group.connections or {}).items()}
+        found = {"connection": _with_absolute_paths(group.connection), "connections": own or None}
+        groups[name] = group.model_copy(update=found)
+    return lock.model_copy(update={"groups": groups})
+
+
+def _with_absolute_paths(stated: Connection) -> Connection:
+    """Return a connection with absolute paths of `identity_file` and `known_hosts`."""
+    files = {key: getattr(stated, key) for key in ("identity_file", "known_hosts")}
+    found = {key: str(stated_path(path).absolute()) for key, path in files.items() if path}
+    return stated.model_copy(update=found)
 
 
 def whoami() -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from gpuprov.model.connection import Connection
-from gpuprov.model.lock import Lock
 from gpuprov.ssh import openssh
 from gpuprov.ssh.route import Route
-from gpuprov.untrusted.stated import stated_path
 
 CONNECT_TIMEOUT_S = 10
 """Seconds within which ssh has to connect."""
@@ -25,27 +22,6 @@ class TimeLimits:
 
     command_s: float = 30.0
     node_s: float = 180.0
-
-
-def with_absolute_paths(lock: Lock) -> Lock:
-    """Return the lock with absolute paths of `identity_file` and `known_hosts` in all its connections.
-
-    `~` is expanded, and relative paths are those of the current folder. Connections without these files stay
-    as they are.
-    """
-    groups = {}
-    for name, group in lock.groups.items():
-        own = {host: _with_absolute_paths(each) for host, each in (group.connections or {}).items()}
-        found = {"connection": _with_absolute_paths(group.connection), "connections": own or None}
-        groups[name] = group.model_copy(update=found)
-    return lock.model_copy(update={"groups": groups})
-
-
-def _with_absolute_paths(stated: Connection) -> Connection:
-    """Return a connection with absolute paths of `identity_file` and `known_hosts`."""
-    files = {key: getattr(stated, key) for key in ("identity_file", "known_hosts")}
-    found = {key: str(stated_path(path).absolute()) for key, path in files.items() if path}
-    return stated.model_copy(update=found)
 
 
 def ssh_argv(route: Route, *, password: bool = False) -> list[str]:

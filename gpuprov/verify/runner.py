@@ -19,9 +19,10 @@ from gpuprov.model.lock import Lock, write_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
+from gpuprov.ssh.route import with_absolute_paths
 from gpuprov.ssh.wording import NO_SUCH_NAME
 from gpuprov.untrusted import json_text
-from gpuprov.verify.connection import TimeLimits, with_absolute_paths
+from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import read_events
 from gpuprov.verify.junit import junit_xml
 from gpuprov.verify.restated import restated

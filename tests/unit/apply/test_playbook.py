@@ -17,7 +17,7 @@ from gpuprov.apply.context import RunContext
 from gpuprov.apply.lease_manager import LeaseManager
 from gpuprov.model.lock import read_lock
 from gpuprov.roles import ROLES
-from gpuprov.verify.connection import with_absolute_paths
+from gpuprov.ssh.route import with_absolute_paths
 from tests import RECORDED_LOCK
 
 TELL = (

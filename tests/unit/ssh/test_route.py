@@ -10,8 +10,10 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection
+from gpuprov.model.lock import read_lock
 from gpuprov.ssh import client_config
-from gpuprov.ssh.route import Route, route
+from gpuprov.ssh.route import Route, route, with_absolute_paths
+from tests import RECORDED_LOCK
 from tests.unit.programs import write_program
 from tests.unit.ssh.conftest import Configure
 
@@ -164,3 +166,18 @@ def test_without_ssh_there_is_no_need_of_it_as_long_as_nothing_is_configured(
 def test_places_as_people_write_them(configure: Configure, address: str, place: str) -> None:
     way: Route = route(address, Connection(port=23))
     assert way.place == place
+
+
+def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.groups.items()
+    for identity, known, expected in (
+        ("keys/id", "~/known", (str(tmp_path / "keys/id"), "/home/me/known")),
+        ("~gpuprov-unknown/id", None, (str(tmp_path / "~gpuprov-unknown/id"), None)),
+    ):
+        stated = Connection(identity_file=identity, known_hosts=known)
+        changed = {name: group.model_copy(update={"connection": stated})}
+        found = with_absolute_paths(lock.model_copy(update={"groups": changed})).groups[name].connection
+        assert (found.identity_file, found.known_hosts) == expected

@@ -11,10 +11,9 @@ import pytest
 from gpuprov.errors import NodeFailed
 from gpuprov.model.connection import Connection
 from gpuprov.ssh.route import route
-from gpuprov.verify.connection import ssh_argv, sudo_answer, with_absolute_paths
+from gpuprov.verify.connection import ssh_argv, sudo_answer
 from gpuprov.verify.shell import Shell
 from tests.unit.programs import write_program
-from tests.unit.verify.nodes_on_paper import lock_of
 
 
 def to(connection: Connection, *, password: bool = False) -> list[str]:
@@ -105,18 +104,3 @@ def test_wrong_password_is_said(through_sudo: list[str], monkeypatch: pytest.Mon
     monkeypatch.setenv("ASKS", "yes")
     with pytest.raises(NodeFailed, match="sudo: 1 incorrect password attempt"):
         Shell(through_sudo, timeout_s=10, greeting=sudo_answer("wrong")).open()
-
-
-def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/me")
-    lock = lock_of("node")
-    group = lock.groups["train"]
-    for identity, known, expected in (
-        ("keys/id", "~/known", (str(tmp_path / "keys/id"), "/home/me/known")),
-        ("~gpuprov-unknown/id", None, (str(tmp_path / "~gpuprov-unknown/id"), None)),
-    ):
-        stated = Connection(identity_file=identity, known_hosts=known)
-        changed = {"train": group.model_copy(update={"connection": stated})}
-        found = with_absolute_paths(lock.model_copy(update={"groups": changed})).groups["train"].connection
-        assert (found.identity_file, found.known_hosts) == expected
