@@ -115,7 +115,7 @@ def find_gpu(catalog: Catalog, name: str) -> GpuModel:
 
 
 def before_fermi(name: str) -> bool:
-    """Return whether a product's name is that of a GPU before Fermi, of which the catalog has none."""
+    """Return whether a product's name is that of a GPU before Fermi; the catalog has no such GPU."""
     return _BEFORE_FERMI.search(undecorated(name).lower()) is not None
 
 
