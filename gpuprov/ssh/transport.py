@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
@@ -236,19 +236,15 @@ class ParamikoSession(Session):
             channel.close()
 
     def _write(self, channel: paramiko.Channel, stdin: bytes, deadline: float) -> None:
-        """Write as much as is accepted; a command that reads no input may have ended already. TimeoutError at
-        the deadline.
+        """Write as much as is accepted until the deadline; a command that reads no input may have ended
+        already.
         """
         rest = memoryview(stdin)
-        try:
+        with suppress(OSError):
             while rest:
                 channel.settimeout(max(deadline - time.monotonic(), 0.001))
                 rest = rest[channel.send(bytes(rest[:65536])) :]
             channel.shutdown_write()
-        except TimeoutError:
-            raise
-        except OSError:
-            return
 
     def _read(self, channel: paramiko.Channel, deadline: float) -> bytes:
         """Return the whole standard output.

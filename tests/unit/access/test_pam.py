@@ -71,6 +71,13 @@ def test_a_looser_stack_names_the_line_that_admits(lines: list[str], place: int)
     assert found.place == f"/etc/pam.d/common:{place}"
 
 
+def test_a_failure_before_a_reset_does_not_count_and_ends_nothing() -> None:
+    lines = ["required pam_deny.so", "sufficient pam_permit.so", "[default=reset] pam_env.so", DEBIAN[2]]
+    found = admitting(files(*lines), "auth")
+    assert found
+    assert found.place == "/etc/pam.d/common:4"
+
+
 def test_accounts_that_are_locked_stay_out() -> None:
     shipped = (
         "[success=1 new_authtok_reqd=done default=ignore] pam_unix.so",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -154,3 +156,24 @@ def test_leases_that_nobody_can_be_sent_to_renew_are_no_traceback(nodes: PaperNo
         said = run.leases.lost(["n1"])["n1"]
         run.leases.release()
     assert str(said).endswith("the scheduler at tls://ctl1:1 no longer answers")
+
+
+def test_nothing_is_stopped_after_a_block_that_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    ended: list[str] = []
+
+    def at_work(folder: Path) -> list[int]:
+        """Return no process, after a while."""
+        asked.set()
+        time.sleep(0.2)
+        ended.append(str(folder))
+        return []
+
+    monkeypatch.setattr(attempts, "ansible_at_work", at_work)
+    stop = threading.Event()
+    stop.set()
+    with attempts._stopped_on_demand(tmp_path, stop):
+        assert asked.wait(5)
+    assert ended == [str(tmp_path)]

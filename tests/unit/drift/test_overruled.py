@@ -428,3 +428,26 @@ def test_the_lines_about_gpus_are_searched_once_for_all_of_them() -> None:
     first, second = _refused(loading, run, Modprobe({}, {}, {}, {}, lines, {}), ())
     assert first == ("a GPU's PCI id loads nothing", ("/etc/modprobe.d/x.conf:1",))
     assert first[1] is second[1]
+
+
+@pytest.mark.parametrize(
+    ("program", "by"),
+    [("/bin/true", (f"{DROP_IN}:3",)), ("/usr/sbin/dockerd", ())],
+    ids=["another", "its own"],
+)
+def test_a_drop_in_of_sshd_is_named_if_it_starts_another_program(program: str, by: tuple[str, ...]) -> None:
+    """Check that a drop-in that starts sshd's own program is no reason for a unit that is off."""
+    text = (
+        DOCKER.format("")
+        .replace("Id=docker", "Id=ssh")
+        .replace("argv[]=/usr/sbin/dockerd", f"argv[]={program}")
+    )
+    state = "enabled" if by else "disabled"
+    units = {
+        "text": text.replace("UnitFileState=enabled", f"UnitFileState={state}"),
+        "commands": COMMANDS,
+        "programs": {"/lib/systemd/system/docker.service": ["/usr/sbin/dockerd"]},
+    }
+    found = seen("ssh.at_boot", "enabled", units=units)
+    assert found
+    assert found.by == by

@@ -103,3 +103,26 @@ def test_a_workers_status_follows_from_its_differences() -> None:
     assert surveyed(status="drifted").status == "in_sync"
     lost = surveyed(status="unreachable", drift=[difference("x")])
     assert (lost.drift, lost.reason) == ((), "no reason was given")
+
+
+def test_a_worker_is_asked_about_its_own_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crew:
+        """A crew that does the work for its nodes in this process."""
+
+        def do(self, part: Any, each: Any, **_: Any) -> Any:
+            """Yield each node with its result."""
+            yield from part(list(each))(dict(each)).items()
+
+    def gather(lock: Any, names: Any, *_: Any, **__: Any) -> Any:
+        """Yield a failure of each node that has the names of all nodes of the lock."""
+        for name in names:
+            yield name, NodeFailed(f"one of {[*lock.hosts()]}")
+
+    monkeypatch.setattr(module, "gather", gather)
+    [group] = LOCK.groups.values()
+    more = group.model_copy(update={"hosts": {**group.hosts, "other": "10.0.0.9"}})
+    crew: Any = Crew()
+    lock = LOCK.model_copy(update={"groups": dict.fromkeys(LOCK.groups, more)})
+    [found] = module.survey(lock, [NODE], dispatch=Dispatch(crew=crew))
+    assert (found.name, found.status) == (NODE, "error")
+    assert f"one of ['{NODE}']" in str(found.reason)

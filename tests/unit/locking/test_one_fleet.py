@@ -31,6 +31,15 @@ def test_names_and_versions_are_the_distributions_own(lock: Lock, group: str, co
     assert found[component].packages.items() <= found[component].closure.items()
 
 
+def test_the_version_of_nccl_has_the_cuda_that_it_is_built_for(lock: Lock) -> None:
+    found = {name: group.components.nccl for name, group in lock.groups.items() if group.components.nccl}
+    for name, nccl in found.items():
+        before, _, built_for = nccl.version.partition("+")
+        assert re.fullmatch(r"cuda1[23]\.\d", built_for), name
+        assert all(re.match(rf"{before}-\d+\+{built_for}$", full) for full in nccl.packages.values()), name
+    assert found
+
+
 @pytest.mark.parametrize(("group", "stream"), STREAMS.items())
 def test_module_streams(lock: Lock, group: str, stream: str | None) -> None:
     """Check the module stream of the driver that is locked for a system."""

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
 from gpuprov.model.lock import Component, LockedGroup, Setting, read_lock
-from gpuprov.roles import cudnn, docker, gpu_settings, system_tuning
+from gpuprov.model.secure_boot import LockedSecureBoot
+from gpuprov.roles import cudnn, docker, gpu_settings, preflight, ssh_hardening, system_tuning
 from tests import RECORDED_LOCK
 
 
@@ -55,3 +57,26 @@ def test_a_role_is_given_the_version_of_a_locked_component() -> None:
 def test_a_compute_mode_that_is_not_stated_is_unset() -> None:
     for stated, expected in (({}, "unset"), ({"compute_mode": "PROHIBITED"}, "PROHIBITED")):
         assert gpu_settings.variables(group(**stated))["gpu_settings_compute_mode"] == expected
+
+
+def test_the_texts_that_options_of_sshd_name_are_files() -> None:
+    stated = {"options": {}, "user_ca": ["ssh-ed25519 A a", "ssh-ed25519 B b"], "banner": "Keep out"}
+    assert ssh_hardening.files(group(ssh=stated)) == {
+        USER_CA: "ssh-ed25519 A a\nssh-ed25519 B b",
+        BANNER: "Keep out",
+    }
+    assert ssh_hardening.files(group(ssh={"options": {}, "principals": ["ops"]})) == {PRINCIPALS: "ops"}
+    assert ssh_hardening.files(group()) == {}
+
+
+@pytest.mark.parametrize(("build", "needed"), [("once", True), (None, False)])
+def test_the_certificate_is_needed_where_a_shared_module_is_signed(
+    build: str | None, *, needed: bool
+) -> None:
+    stated = LockedSecureBoot(fingerprint="ab" * 32, signer="Site", serial="1F")
+    one = group()
+    driver = one.components.driver.model_copy(update={"build": build})
+    stack = one.components.model_copy(update={"driver": driver})
+    found = preflight.variables(one.model_copy(update={"components": stack, "secure_boot": stated}))
+    assert driver.shared == needed
+    assert found.get("preflight_certificate") == ("ab" * 32 if needed else None)

@@ -60,6 +60,16 @@ def test_openssl_verifies_what_was_signed(pairs: Path, tmp_path: Path) -> None:
     assert str(read_signature(done[-TAIL_BYTES:])) == f"site {certificate.serial}"
 
 
+def test_it_is_byte_for_byte_what_openssl_makes(pairs: Path) -> None:
+    """Check the versions in the structure too, which OpenSSL writes and does not verify."""
+    _, sign = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
+    words = ["openssl", "cms", "-sign", "-binary", "-nocerts", "-noattr", "-md", "sha256", "-outform", "DER"]
+    words += ["-signer", "site.pem", "-inkey", "site.key"]
+    made = subprocess.run(words, cwd=pairs, input=MODULE, capture_output=True, check=True).stdout
+    done = sign(MODULE)
+    assert done[len(MODULE) : -TRAILER.size - len(MAGIC)] == made
+
+
 def test_the_trailer_is_the_one_that_kernels_accept(pairs: Path) -> None:
     """Set no other field than the type and the size: kernels refuse such a module (mod_check_sig)."""
     _, sign = signer(SecureBoot(certificate="site.pem", key="site.key"), pairs)
@@ -78,6 +88,8 @@ def test_a_file_may_be_a_signature_alone(pairs: Path) -> None:
 def test_an_element_has_a_length_of_at_most_four_bytes() -> None:
     [item] = der.items(b"\x04\x84\x00\x00\x00\x01x")
     assert item.content == b"x"
+    [empty] = der.items(b"\x04\x81\x00")
+    assert empty.content == b""
     assert der.element(der.OCTETS, bytes(127)) == b"\x04\x7f" + bytes(127)
     assert der.element(der.OCTETS, bytes(128)) == b"\x04\x81\x80" + bytes(128)
     for content in (b"\x04", b"\x04\x80x", b"\x04\x85\x00\x00\x00\x00\x01x", b"\x04\x82\x01"):

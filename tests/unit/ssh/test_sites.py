@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
@@ -342,6 +344,18 @@ def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
         pytest.raises(Refused, match=r"has no certificate of this fleet: unsuitable|unsupported"),
     ):
         ask(address, folder, {"n1": "east"})
+
+
+def test_a_certificate_may_be_used_for_its_side_alone(folder: Path) -> None:
+    """Check that a reader that does not know the extension has to refuse the certificate (RFC 5280, 4.2)."""
+    sides = {
+        "coordinator.pem": ExtendedKeyUsageOID.CLIENT_AUTH,
+        "site-east/site.pem": ExtendedKeyUsageOID.SERVER_AUTH,
+    }
+    for name, side in sides.items():
+        found = x509.load_pem_x509_certificate((folder / name).read_bytes()).extensions
+        use = found.get_extension_for_class(x509.ExtendedKeyUsage)
+        assert ([*use.value], use.critical) == ([side], True)
 
 
 def test_a_service_of_another_fleet_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ def test_the_lock_in_dockerds_own_words() -> None:
     assert found["docker.driver"].expected == VERSION
     assert found["container_toolkit.cdi"].expected == "enabled"
     assert found["container_toolkit.devices"].expected == 4
+    assert found["container_toolkit.devices"].needs_driver
     assert "container_toolkit.devices" not in wanted(group({"cdi": False}, "docker", "container_toolkit"))
 
 

@@ -393,6 +393,8 @@ def test_a_drop_in_of_our_own_unit_is_noted(drop_in: str, word: str, monkeypatch
     expectation = Expectation("gpu.clocks_unit", "enabled", "gpu_settings", subject="/x set 1410")
     found = facts({**shown, "DropInPaths": drop_in})
     assert own_unit_state(found, expectation) == word
+    off = facts({**shown, "DropInPaths": drop_in, "UnitFileState": "disabled"})
+    assert own_unit_state(off, expectation) == "disabled"
     assert list(filter(None, commanded_by(found, expectation))) == ([] if word == "enabled" else [drop_in])
     monkeypatch.setattr(readings, "unit_state", lambda host, unit: "enabled")
     text += f"\n# {drop_in}\n[Service]\nNice=5\n"

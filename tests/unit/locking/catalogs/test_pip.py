@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,3 +86,19 @@ def test_nothing_is_left_of_a_pip_that_is_killed(
     with pytest.raises(Unreachable, match=r"more than 2 s|MemoryError"):
         read_source(None)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("ERROR: No matching distribution\nnote: see the log\n", "ERROR: No matching distribution"),
+        ("ERROR: Exception:\nTraceback\nMemoryError\n", "MemoryError"),
+        ("", "no message"),
+    ],
+)
+def test_the_last_error_of_pip_is_shown(said: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(code=1, stdout=b"", stderr=said.encode())
+    monkeypatch.setattr(pip, "run_limited", lambda *_, **__: failed)
+    with pytest.raises(Unreachable) as refused:
+        pip.run_pip("download", "gpuprov-catalog")
+    assert str(refused.value).startswith(f"pip download gpuprov-catalog: {shown}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,14 @@ def test_every_step_has_a_function() -> None:
 
 
 def test_a_wait_ends_when_the_job_does(context: RepairContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
     monkeypatch.setattr(steps, "AGAIN_S", 0)
     answering(monkeypatch, used("python (7)"), used("python (7)"), used())
     with Journal(context.folder / "other") as journal:
         RepairHeader({NODE: SICK}, 1, None, 600, "a@b").write(journal)
     (context.folder / "other").rename(context.folder / NAME)
-    assert steps.idle("reset", context, [NODE], context.folder).failed == {}
+    assert steps.idle("reset", replace(context, narrate=said.append), [NODE], context.folder).failed == {}
+    assert said == ["waiting: n1: the GPUs are in use by python (7)"]
 
 
 def test_a_wait_gives_up_with_the_names_of_the_jobs(
