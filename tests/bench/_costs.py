@@ -35,6 +35,18 @@ def costs(events: list[Path]) -> dict[str, Cost]:
     return found
 
 
+def dearest(events: list[Path], count: int = 8) -> Iterator[str]:
+    """Yield a line for each of the tasks with the most seconds, from the event files of a run."""
+    tasks = [
+        event
+        for path in events
+        for event in map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if event["event"] == "task"
+    ]
+    for event in sorted(tasks, key=lambda event: -(event["seconds"] or 0))[:count]:
+        yield f"{event['seconds']:>6.2f}  {event['role'] or '(play)'}: {event['task']}"
+
+
 def table(found: dict[str, Cost], whole: float) -> Iterator[str]:
     """Yield a table's lines, the most expensive role first; `whole` is the run's wall time in seconds."""
     yield f"{'role':<22}{'tasks':>6}{'s':>8}{'skipped':>9}{'s':>7}"

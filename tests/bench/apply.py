@@ -42,7 +42,7 @@ from gpuprov_lab import Lab, Node
 from tests.bench._bars import Bar, verdict
 from tests.bench._by_hand import ByHand, Chosen, begin
 from tests.bench._commands import APT, Commands, commands_of
-from tests.bench._costs import costs, table
+from tests.bench._costs import costs, dearest, table
 from tests.campaign._roles_fleet import STACKS, SWITCHED, Board, Fleet, fleet_of, new_node
 from tests.lab.command_line import gpuprov
 from tests.lab.stub_compiler import play_compiler
@@ -143,7 +143,7 @@ class Full:
         if any(run.failed.values()):
             raise SystemExit(f"gpuprov apply: {dict(run.failed)}")
         files = [path for folder in set(runs.glob("*")) - before for path in folder.rglob("*-events.jsonl")]
-        print("\n".join(table(costs(files), whole)))
+        print("\n".join([*table(costs(files), whole), "the longest tasks:", *dearest(files)]))
 
 
 def main() -> int:
