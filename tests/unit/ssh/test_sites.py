@@ -454,6 +454,33 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
 
 
+@pytest.mark.parametrize(("limit", "sent"), [("QUIET_S", 0), ("ORDER_S", 1000)])
+def test_a_service_that_only_sends_signs_of_life_ends_no_work_at_another_site(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, sent: int
+) -> None:
+    """End the order of a service that answers pings, or sends events, and no result."""
+    monkeypatch.setattr(sites, "GONE_S", 3600.0)
+    monkeypatch.setattr(sites, "PING_S", 0.1)
+    monkeypatch.setattr(sites, limit, 0.5)
+
+    def east(message: dict[str, Any]) -> bytes:
+        event = {"say": "event", "id": message["id"], "number": message["first"], "event": {}}
+        return frame({"say": "pong"}) + frame(event) * sent
+
+    with (
+        site(folder, "east", east) as one,
+        site(folder, "west", lambda message: in_sync(message, "w1")) as other,
+    ):
+        found = ask(
+            f"{one},{other}", folder, {"e1": "east", "w1": "west"}, hear=lambda *event: None, changes=True
+        )
+    assert found["w1"].status == "in_sync"
+    assert isinstance(found["e1"], Unreachable)
+    assert "exceeded the time limit of an order; still running, until their leases end: e1" in str(
+        found["e1"]
+    )
+
+
 def test_a_message_of_many_values_ends_that_service(folder: Path) -> None:
     content = b'{"say": "event", "id": 1, "number": 1, "event": [' + b"[]," * wire.MESSAGE_VALUES + b"1]}"
     with (
