@@ -36,6 +36,16 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
     return lock.model_copy(update={"groups": kept}).with_places_of(names)
 
 
+def for_worker(lock: Lock, names: Iterable[str]) -> Lock:
+    """Return the lock with only these hosts for a worker of their site, which learns nothing of other sites.
+
+    Places have names of all nodes, `controllers` the addresses of all services, and hooks of the rollout,
+    which the controller runs, can contain a secret.
+    """
+    of_all = dict.fromkeys(("rollout", "controllers", "racks", "nvlink_domains"))
+    return narrowed(lock, names).model_copy(update=of_all)
+
+
 def with_known_hosts(lock: Lock, known_hosts: str) -> Lock:
     """Return the lock with another known-hosts file for all of its hosts."""
     over = Connection(known_hosts=known_hosts)

@@ -272,6 +272,10 @@ def two_sites(folder: Path) -> Lock:
         f"{name}-{site}": {**group, "hosts": {f"node-{site}": address}, "site": site}
         for site in ("east", "west")
     }
+    document["racks"] = {f"rack-{site}": [f"node-{site}"] for site in ("east", "west")}
+    document["nvlink_domains"] = {f"domain-{site}": [f"node-{site}"] for site in ("east", "west")}
+    document["controllers"] = "/shared/open-sesame"
+    document["rollout"] = {"hooks": {"held": {"run": "notify --token open-sesame"}}}
     path = folder / "fleet.lock.yml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(document))))
     return read_lock(path)
@@ -322,8 +326,9 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
     assert set(orders) == {"east", "west"}
     for own, other in (("east", "west"), ("west", "east")):
         assert f"node-{own}".encode() in orders[own]
-        assert f"node-{other}".encode() not in orders[own]
-        assert b"open sesame" not in orders[own]
+        for kind in ("node", "rack", "domain"):
+            assert f"{kind}-{other}".encode() not in orders[own]
+        assert b"open-sesame" not in orders[own]
 
 
 def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
