@@ -26,12 +26,7 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
         return lock
     if unknown := names - set(lock.hosts()):
         raise InvalidInput(f"the lock has no node {', '.join(sorted(unknown))}")
-    groups = {
-        name: group.model_copy(
-            update={"hosts": {host: group.hosts[host] for host in group.hosts if host in names}}
-        )
-        for name, group in lock.groups.items()
-    }
+    groups = {name: group.of_hosts(names) for name, group in lock.groups.items()}
     kept = {name: group for name, group in groups.items() if group.hosts}
     return lock.model_copy(update={"groups": kept}).with_places_of(names)
 
