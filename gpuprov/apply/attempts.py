@@ -28,7 +28,7 @@ from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
 from gpuprov.model.lock import Lock
-from gpuprov.model.selection import narrowed
+from gpuprov.model.selection import for_worker, narrowed
 from gpuprov.ssh.dispatch import Work, current_attempt
 
 V = TypeVar("V")
@@ -76,7 +76,7 @@ def change(
     options = replace(run.options, dispatch=dispatch.here())
 
     def part(names: Collection[str]) -> Work[V, R | GpuprovError]:
-        lock = narrowed(run.lock, names)
+        lock = for_worker(run.lock, names)
         order = _Order(lock, run.id, family, terms.seconds, options, run.consent)
         return partial(_attempt, work, order)
 

@@ -52,6 +52,8 @@ TASK_S, LONGEST_S = 900, 10800
 """Time limits of a task: the default, and the longest that a role states, for a transaction of packages."""
 QUIET_S = LONGEST_S + 1800
 """Time without an event of Ansible, after which it is ended."""
+LOG_BYTES = 64 << 20
+"""Size of Ansible's own output that is kept; the file has at most about twice that size."""
 END_S = 30
 """Time for ansible-playbook to end after SIGTERM."""
 
@@ -182,7 +184,7 @@ def _play(
     own = _here(run.lock, nodes)
     if playbook == "site" and not own:
         own = strategy.settings()
-    with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("w") as output:
+    with tempfile.TemporaryDirectory(prefix="gpuprov-") as scratch, log.open("ab") as output:
         process = subprocess.Popen(
             [*_command(playbook, inventory, variables or {}, run.options), *_without_roles(nodes)],
             cwd=scratch,  # Ansible runs plugins of shells in the current folder, which may be another user's
@@ -196,7 +198,7 @@ def _play(
             with process.stdin as stdin:  # type: ignore[union-attr]
                 stdin.write((run.options.dispatch.password or "").encode())
             quiet_s = QUIET_S + 2 * (variables or {}).get("gpuprov_reboot_timeout", 0)
-            begun = _hear(_follow(events, process, quiet_s), outcomes, run)
+            begun = _hear(_follow(events, process, quiet_s, log), outcomes, run)
             if process.poll() is None:
                 _give_up(outcomes, begun, quiet_s)
         finally:
@@ -312,8 +314,17 @@ def _here(lock: Lock, nodes: Iterable[str]) -> dict[str, str]:
     return {**own, "PATH": f"{SYSTEM_PATH}:{os.environ.get('PATH', '')}"}
 
 
-def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> Iterator[Event]:
-    """Yield the events as they are written, until the process has ended and the last one is read.
+def _limit(log: Path) -> None:
+    """Remove what exceeds `LOG_BYTES` of a log with twice that size: nodes choose the warnings in it. Each
+    write has to go to its end.
+    """
+    if log.stat().st_size > 2 * LOG_BYTES:
+        os.truncate(log, LOG_BYTES)
+
+
+def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float, log: Path) -> Iterator[Event]:
+    """Yield the events as they are written, until the process has ended and the last one is read; limit the
+    size of its log meanwhile.
 
     End also if there is no event for `quiet_s` seconds.
     """
@@ -327,6 +338,7 @@ def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float) -> I
         half = ""
         while True:
             ended = process.poll() is not None
+            _limit(log)
             half += lines.read()
             *whole, half = half.split("\n")
             yield from (without_surrogates(json.loads(line)) for line in whole)

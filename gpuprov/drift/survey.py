@@ -10,7 +10,7 @@ from gpuprov.drift.probe_request import as_root, drift_parameters, parameters
 from gpuprov.drift.restated import restated
 from gpuprov.errors import GpuprovError
 from gpuprov.model.lock import Lock, LockedGroup
-from gpuprov.model.selection import narrowed
+from gpuprov.model.selection import for_worker
 from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, Payload, build
@@ -67,7 +67,7 @@ def survey(
     if dispatch.crew is not None:
 
         def part(some: Collection[str]) -> Work[None, NodeDrift]:
-            return partial(_survey_shard, narrowed(lock, some), dispatch.here())
+            return partial(_survey_shard, for_worker(lock, some), dispatch.here())
 
         by_check = {name: {each.check: each for each in some} for name, some in expected.items()}
         stated = {host: by_check[name] for name, group in lock.groups.items() for host in group.hosts}

@@ -17,6 +17,8 @@ RUNS = 10
 """Number of the newest runs of apply that are read."""
 EVENTS_BYTES, LINE_BYTES = 8 << 20, 1 << 20
 """Maximum size of a file of events and of one event; larger ones are left out."""
+ALL_BYTES = 16 << 20
+"""Maximum size of all files: a worker sends many of them, and 16 MiB of short lines take about 10 s."""
 LONGEST_S = 86_400.0
 REBOOT = "reboot"
 ROLE_S, COMPILE_S, REBOOT_S, VERIFY_S = 6.0, 150.0, 180.0, 20.0
@@ -123,19 +125,39 @@ def seconds_by_role(folders: Iterable[Path]) -> dict[str, list[float]]:
     A task counts with the seconds of its slowest node. Tasks of a role that is only a part of others count
     for the role before them.
 
+    The newest runs are read first; one that exceeds what is left of `ALL_BYTES` is left out.
+
     Args:
-        folders: the folders of runs.
+        folders: the folders of runs, oldest first.
     """
     found: dict[str, list[float]] = defaultdict(list)
-    for folder in folders:
+    room = ALL_BYTES
+    for folder in reversed(list(folders)):
+        files = [
+            (path, playbook)
+            for name, playbook in (("site-events.jsonl", ""), ("reboot-events.jsonl", REBOOT))
+            for path in sorted(folder.rglob(name))
+        ]
+        size = sum(_size(path) for path, _ in files)
+        if size > room:
+            continue
+        room -= size
         own: dict[str, float] = defaultdict(float)
-        for name, playbook in (("site-events.jsonl", ""), ("reboot-events.jsonl", REBOOT)):
-            for path in sorted(folder.rglob(name)):
-                for role, seconds in _tasks(path, playbook):
-                    own[role] += seconds
+        for path, playbook in files:
+            for role, seconds in _tasks(path, playbook):
+                own[role] += seconds
         for role, seconds in own.items():
             found[role].append(seconds)
     return dict(found)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file of events in bytes; 0 of one that `_tasks` does not read."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 0
+    return size if size <= EVENTS_BYTES else 0
 
 
 def _tasks(path: Path, role: str) -> Iterator[tuple[str, float]]:

@@ -233,7 +233,8 @@ class LockedGroup(Strict):
     """Hosts that must all be the same.
 
     `hosts` maps a name to an address, `connections` a name to the host's own SSH values. Both contain only
-    what the fleet states.
+    what the fleet states. `peers` are the addresses of all hosts of a group with IMEX, in a lock of only some
+    of them.
     """
 
     profile: str
@@ -250,6 +251,7 @@ class LockedGroup(Strict):
     repositories: dict[str, Repository]
     components: Components
     settings: dict[str, Setting]
+    peers: list[str] | None = None
 
     @field_validator("settings")
     @classmethod
@@ -273,6 +275,17 @@ class LockedGroup(Strict):
         that gpuprov itself runs on.
         """
         return host if self.hosts[host] == LOCAL else self.hosts[host]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The sorted addresses of all hosts for other hosts; with IMEX also of those that this lock lacks."""
+        return self.peers or sorted(map(self.address_for_others, self.hosts))
+
+    def of_hosts(self, names: Collection[str]) -> Self:
+        """Return the group with only these of its hosts; all are still the `peers` of IMEX."""
+        hosts = {host: self.hosts[host] for host in self.hosts if host in names}
+        partial = self.setting("imex") is not None and len(hosts) < len(self.hosts)
+        return self.model_copy(update={"hosts": hosts, "peers": self.addresses if partial else self.peers})
 
     def setting(self, name: str) -> Any:
         """Return the value of a setting, or None if the lock does not state it."""

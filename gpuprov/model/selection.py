@@ -26,14 +26,19 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
         return lock
     if unknown := names - set(lock.hosts()):
         raise InvalidInput(f"the lock has no node {', '.join(sorted(unknown))}")
-    groups = {
-        name: group.model_copy(
-            update={"hosts": {host: group.hosts[host] for host in group.hosts if host in names}}
-        )
-        for name, group in lock.groups.items()
-    }
+    groups = {name: group.of_hosts(names) for name, group in lock.groups.items()}
     kept = {name: group for name, group in groups.items() if group.hosts}
     return lock.model_copy(update={"groups": kept}).with_places_of(names)
+
+
+def for_worker(lock: Lock, names: Iterable[str]) -> Lock:
+    """Return the lock with only these hosts for a worker of their site, which learns nothing of other sites.
+
+    Places have names of all nodes, `controllers` the addresses of all services, and hooks of the rollout,
+    which the controller runs, can contain a secret.
+    """
+    of_all = dict.fromkeys(("rollout", "controllers", "racks", "nvlink_domains"))
+    return narrowed(lock, names).model_copy(update=of_all)
 
 
 def with_known_hosts(lock: Lock, known_hosts: str) -> Lock:

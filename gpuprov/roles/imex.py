@@ -57,8 +57,10 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 
 def nodes(group: LockedGroup) -> list[str]:
-    """Return the sorted addresses of the group's hosts, which are one NVLink domain."""
-    return sorted(map(group.address_for_others, group.hosts))
+    """Return the sorted addresses of the group's hosts, which are one NVLink domain, also of those that are
+    not in the lock of a worker or a process.
+    """
+    return group.addresses
 
 
 def domains(lock: Lock) -> list[str]:

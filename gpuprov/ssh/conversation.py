@@ -106,10 +106,14 @@ class ChannelConversation(Conversation):
         self.say(stdin, seconds)
 
     def say(self, text: bytes, seconds: float = 20.0) -> None:
-        """See `Conversation`; `seconds` limits each write."""
-        self._channel.settimeout(seconds)
+        """See `Conversation`; `seconds` limits all writes together: the node determines their sizes."""
+        until, rest = time.monotonic() + seconds, memoryview(text)
         try:
-            self._channel.sendall(text)
+            while rest:
+                if (left := until - time.monotonic()) <= 0:
+                    raise TimeoutError("the input is not accepted in time")
+                self._channel.settimeout(left)
+                rest = rest[self._channel.send(bytes(rest[:PIECE])) :]
         except OSError as error:
             raise Unreachable(f"it refuses commands: {reason(error)}") from error
 

@@ -6,13 +6,48 @@ import re
 import tarfile
 import zipfile
 import zlib
+from typing import BinaryIO
 
 from gpuprov.untrusted.gates import shown
 
 UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compression methods that zipfile unpacks piece by piece; of the others it unpacks a whole file at once."""
+LIST_BYTES = 1 << 20
+"""Maximum size of a zip archive's list of files; one of a thousand files has about 100 kB."""
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)
 """Exceptions of zipfile for damaged archives, and of this module's functions."""
+
+
+class _Reader:
+    """Open file from which at most `most` bytes are read at a time; without a limit if it is None."""
+
+    def __init__(self, file: BinaryIO, most: int | None) -> None:
+        self._file, self.most = file, most
+        self.seek, self.tell, self.seekable, self.close = file.seek, file.tell, file.seekable, file.close
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return bytes from the file; raise ValueError if more than `most` are there and wanted."""
+        if self.most is None:
+            return self._file.read(size)
+        content = self._file.read(self.most + 1 if size < 0 else min(size, self.most + 1))
+        if len(content) > self.most:
+            raise ValueError(f"a list of files of more than {self.most >> 10} KiB")
+        return content
+
+
+def open_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """Return the zip archive in an open file, which is not closed with it.
+
+    zipfile reads the whole list of files first, and needs nine times its size in memory.
+
+    Raises:
+        ValueError: the list is larger than `LIST_BYTES`.
+        BadZipFile: it is not a zip archive.
+    """
+    reader = _Reader(file, LIST_BYTES)
+    archive = zipfile.ZipFile(reader)
+    reader.most = None
+    return archive
 
 
 def member_names(archive: zipfile.ZipFile, limit: int) -> list[str]:

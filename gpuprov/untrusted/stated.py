@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ STATED_BYTES = 128 << 20
 STATED_VALUES = 1 << 22
 """Maximum number of values in stated JSON: three times as many as the results of a thousand nodes."""
 PIECE = 1 << 16
+STREAMS = ("/dev/", "/proc/")
+"""Folders of files that are streams."""
 _CAUSE = 200
 """Maximum length of a cause in a message, in characters."""
 
@@ -58,6 +61,28 @@ def stated_path(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
+def open_stated(path: Path) -> BinaryIO:
+    """Return a file opened for reading.
+
+    A named pipe is refused: in a folder of another person it would be waited for without an end. One that a
+    shell made for `<(COMMAND)` is in `STREAMS`.
+
+    Raises:
+        OSError: it cannot be read, or is a named pipe.
+    """
+    waits = str(path).startswith(STREAMS)
+    return open(path, "rb", opener=None if waits else _without_pipes)
+
+
+def _without_pipes(path: str, flags: int) -> int:
+    """Open a file without waiting; an opener for `open`. OSError as `open_stated`."""
+    handle = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is a named pipe", path)
+    return handle
+
+
 def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
     """Return the content of a file of at most `limit` bytes.
 
@@ -66,7 +91,7 @@ def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read, or is larger.
     """
-    with path.open("rb") as file:
+    with open_stated(path) as file:
         return _bounded(file, limit, str(path))
 
 

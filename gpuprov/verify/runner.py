@@ -16,7 +16,7 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.files.runs import now
 from gpuprov.model.documents import write_text
 from gpuprov.model.lock import Lock, write_lock
-from gpuprov.model.selection import narrowed
+from gpuprov.model.selection import for_worker, narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch, Work
 from gpuprov.ssh.route import with_absolute_paths
@@ -80,7 +80,7 @@ def run_verification(
     checked_at = now()
 
     def part(some: Collection[str]) -> Work[None, NodeVerdict]:
-        return partial(_verify_all, narrowed(lock, some), how, dispatch.forks)
+        return partial(_verify_all, for_worker(lock, some), how, dispatch.forks)
 
     found = dict(dispatch.spread(part, dict.fromkeys(names), answer=NodeVerdict))
     if dispatch.crew is not None:

@@ -26,7 +26,7 @@ TOOLS = ("buildah", "debootstrap")
 PROGRAM = "/opt/gpuprov"
 WHEELS = "tmp/wheels"
 INSTALL = f"""\
-python3 -m venv --without-pip {PROGRAM}
+python3 -I -m venv --without-pip {PROGRAM}
 pip=$(echo /{WHEELS}/pip-*.whl)
 for words in "--require-hashes --requirement /{WHEELS}/{LOCK}" /{WHEELS}/gpuprov-*.whl; do
     {PROGRAM}/bin/python -I "$pip/pip" install --quiet --no-index --find-links /{WHEELS} \\

@@ -43,7 +43,7 @@ FETCH = (
     "import sys, urllib.request as url; [url.urlretrieve(each, each.split('/')[-1]) for each in sys.argv[1:]]"
 )
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
-VENV = "python3 -m venv ~/.gpuprov && . ~/.gpuprov/bin/activate"
+VENV = "python3 -I -m venv ~/.gpuprov && . ~/.gpuprov/bin/activate"
 DOCTOR = "doctor --local -o json >/tmp/doctor || true; grep -q gpuprov.doctor /tmp/doctor"
 """Words behind the program; the doctor exits with 1 if it finds a fault."""
 NEWER = "python3.12"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gpuprov.apply.kernel_modules.store import ABOUT, ARCHIVE, Kept, Store, buil
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.stack import IMAGE
-from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
+from gpuprov.untrusted.archives import DAMAGED, member_names, open_zip, read_member
 
 ABOUT_LIMIT = 64 << 10
 BUILDS_LIMIT = 32
@@ -101,7 +100,7 @@ def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
     Raises:
         ValueError, KeyError, OSError, BadZipFile: it is no such file, or a member exceeds a limit.
     """
-    with zipfile.ZipFile(file) as archive:
+    with file.open("rb") as content, open_zip(content) as archive:
         abouts = [name for name in member_names(archive, MEMBERS_LIMIT) if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:
             packed = read_member(archive, name.removesuffix(ABOUT) + ARCHIVE, PACKED_LIMIT)

@@ -141,7 +141,7 @@ TABLE: Mapping[str, Chooser] = {
     "pci_links": named(_PCI, each(_port)),
     "nics": each(
         fields(
-            name=matching(r"(?:eth|en[opsx]|ib|bond|br|usb|wl|mlx)[a-z0-9]{0,12}|lo|docker0"),
+            name=matching(r"(?:eth|ib|bond|br|usb|wl)\d{1,3}|(?:en|ib|wl)[ops][a-z0-9]{1,12}|lo|docker0"),
             kind=matching(_STATES),
             driver=matching(_DRIVER),
             mtu=_int,

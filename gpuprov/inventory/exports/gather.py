@@ -129,14 +129,14 @@ def _has_nvml_plugin(facts: Facts) -> bool | None:
 def _with_devices(node: Node, facts: Facts) -> Node:
     """Return a node with the device files of its GPUs and MIG instances, as nvidia-smi lists them.
 
-    Unchanged if nvidia-smi does not list as many GPUs with a device file as the node has.
+    Unchanged if nvidia-smi does not list as many GPUs as the node has, each with a device file of its own.
 
     Raises:
         NodeFailed: the driver does not list the files of a MIG instance.
     """
     gpus = () if facts.smi.error else facts.smi.gpus
     minors = {gpu.minor: gpu.index for gpu in gpus if gpu.minor is not None}
-    if len(minors) != node.gpus:
+    if not len(minors) == len(gpus) == node.gpus:
         return node
     return replace(
         node,

@@ -93,7 +93,8 @@ def own_lock(lock: Lock, group: str) -> Lock:
     """Return a lock of one machine of a group, to be applied on that machine itself.
 
     The machine is the only host, `NODE` at the address `local`. The lock keeps only user and port of the
-    controller's connection settings: SSH hardening needs them. It has no rollout and no reboots.
+    controller's connection settings: SSH hardening needs them. It has no rollout and no reboots, no services
+    of workers, and no places, which have the names of other machines.
 
     Raises:
         InvalidInput: there is no such group.
@@ -109,7 +110,8 @@ def own_lock(lock: Lock, group: str) -> Lock:
             "reboot": Reboots(),  # the order decides, and its program reboots
         }
     )
-    return lock.model_copy(update={"groups": {group: own}, "rollout": None})
+    of_all = dict.fromkeys(("rollout", "controllers", "racks", "nvlink_domains"))
+    return lock.model_copy(update={"groups": {group: own}, **of_all})
 
 
 def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:

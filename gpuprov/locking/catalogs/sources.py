@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +15,7 @@ from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.locking.catalogs.pip import run_pip
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
-from gpuprov.untrusted.archives import DAMAGED, member_names, read_member
+from gpuprov.untrusted.archives import DAMAGED, member_names, open_zip, read_member
 from gpuprov.untrusted.stated import read_bounded
 
 PACKAGE = "gpuprov-catalog"
@@ -109,7 +108,7 @@ def read_wheel(content: bytes, name: str) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     try:
-        with zipfile.ZipFile(BytesIO(content)) as wheel:
+        with open_zip(BytesIO(content)) as wheel:
             for member in member_names(wheel, MEMBERS):
                 folder, _, file = member.rpartition("/")
                 if folder == INSIDE and _belongs(file):

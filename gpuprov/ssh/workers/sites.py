@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -27,6 +28,11 @@ from gpuprov.untrusted import on_one_line
 PING_S = 2.0
 GONE_S = 20.0
 """Seconds without a message after which a service is lost."""
+QUIET_S = 4 * 3600.0
+"""Seconds without a message about an order, except answers to pings, after which its service is lost: a
+playbook ends after 3.5 h without an event."""
+ORDER_S = 48 * 3600.0
+"""Seconds for a whole order, after which its service is lost."""
 LOOK_S = 1.0
 STOP_S = 75.0
 """Seconds for work that changes nodes to end after an interruption; the service itself waits for 60 s."""
@@ -64,6 +70,15 @@ class _Order:
     """Memory of all messages in the inbox, also of processed ones; only the loop's thread changes it."""
     processed: int = 0
     """Memory of the processed ones; only the thread of the order changes it."""
+    began: float = dataclass_field(default_factory=time.monotonic)
+    heard: float = dataclass_field(default_factory=time.monotonic)
+    """Times of the order and of the last message about it that was processed."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the service has exceeded a time limit of the order."""
+        now = time.monotonic()
+        return now - self.heard > QUIET_S or now - self.began > ORDER_S
 
 
 class Link:
@@ -204,6 +219,9 @@ class SiteCrew:
                 with suppress(Empty):
                     order, message = _next(inbox)
                     yield from self._take(orders, order, message, answer, hear, changes=changes)
+                for order in [order for order in orders.values() if order.late and not order.link.lost]:
+                    order.link.send({"say": "stop", "id": order.id})
+                    order.link.lost = order.link.lost or "exceeded the time limit of an order"
                 for order in [order for order in orders.values() if order.link.lost]:
                     said = f"{order.link.name} {order.link.lost}"
                     yield from self._lose(orders, order, on_one_line(said), changes=changes)
@@ -345,6 +363,7 @@ def _next(inbox: _Inbox) -> tuple[_Order, Message]:
     """
     order, message, memory = inbox.get(timeout=LOOK_S)
     order.processed += memory
+    order.heard = time.monotonic()
     return order, message
 
 

@@ -129,6 +129,25 @@ def test_a_result_of_a_node_does_not_end_the_play(run: Run) -> None:
 
 
 @pytest.mark.timeout(60)
+def test_warnings_of_a_node_do_not_fill_the_disk(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answer each task with a long warning, which Ansible prints; the results arrive nevertheless."""
+    monkeypatch.setattr(playbook, "LOG_BYTES", 2 << 20)
+    slurp = {"name": "slurp", "ansible.builtin.slurp": {"src": "/etc/hostname"}}
+    answer = """import json, random
+print(json.dumps({"changed": True, "warnings": [str(random.random()) + "w" * 3_000_000]}))"""
+    (tmp_path / "answer.py").write_text(answer)
+    found = run(
+        f"cat >/dev/null; {sys.executable} {tmp_path}/answer.py; exit 0",
+        [slurp] * 5,
+        ansible_python_interpreter=sys.executable,
+    )
+    assert (found["good"], found["bad"]) == (NodeOutcome(), NodeOutcome(changed=5))
+    assert 2 << 20 <= (tmp_path / "run/site-ansible.log").stat().st_size < 8 << 20
+
+
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("value", ['"x": [{}0]', '"stdout": "{}"'], ids=["values", "lines"])
 def test_a_result_of_many_values_fails_its_node_alone(run: Run, tmp_path: Path, value: str) -> None:
     """Ansible keeps the results of all tasks, each value apart: 8 MiB of them would take 300 MB."""

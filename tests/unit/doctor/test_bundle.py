@@ -293,6 +293,27 @@ def test_identities_are_not_in_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("eth0", True),
+        ("enp3s0f0np0", True),
+        ("ens1f1", True),
+        ("ibp65s0", True),
+        ("ib0", True),
+        ("docker0", True),
+        ("enx0a1b2c3d4e5f", False),
+        ("brdeadbeef0001", False),
+        ("ethcustomer", False),
+    ],
+)
+def test_the_name_of_an_interface_has_no_address(name: str, kept: bool) -> None:
+    """Keep names by place or number; systemd names an interface of USB by its MAC address."""
+    result = bare_metal()
+    result["nics"][0]["name"] = name
+    assert (name in texts(result)) is kept
+
+
+@pytest.mark.parametrize(
     "value", [None, [], {}, "", 1, True, [[]], {"text": 1}, {"kept": [[1]]}, {"stdout": None}]
 )
 def test_answers_of_another_kind_leave_the_rest(value: Any) -> None:

@@ -123,6 +123,18 @@ def test_a_file_that_is_too_large_is_left_out(tmp_path: Path, monkeypatch: pytes
     assert seconds_by_role([earlier(tmp_path / "run")]) == {}
 
 
+def test_a_run_with_more_than_the_rest_of_all_runs_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read the newest runs first: a worker sends the events of its attempts, many files in one run."""
+    runs = [earlier(tmp_path / name) for name in "abc"]
+    size = sum(path.stat().st_size for path in runs[0].iterdir())
+    for number in range(5):
+        earlier(runs[1] / f"attempt-{number}")
+    monkeypatch.setattr(module, "ALL_BYTES", 2 * size)
+    assert seconds_by_role(runs)["preflight"] == [3.0, 3.0]
+
+
 @pytest.mark.parametrize(
     ("expected", "end"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,30 @@ from pathlib import Path
 import pytest
 
 from gpuprov.model.lock import write_lock
+from tests import ROOT
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import lock_of
 
 FURTHER = ("torch", "jax", "yaml", "ansible", "paramiko", "distributed", "pip", "conftest", "testinfra")
 NVIDIA_SMI = 'case $1 in -L) echo "GPU 0: A"; echo "GPU 1: B" ;; *) echo "5, 16" ;; esac'
 LOCK = ("--lock", "../fleet.lock.yml")
+
+
+TYPED = ("*.md", "docs/**/*.md", "scripts/*", "templates/**/*", "examples/**/*", "*.yml")
+"""Files with lines that a person types or a job runs."""
+
+
+def test_no_line_to_type_starts_a_module_of_the_current_folder() -> None:
+    """Find `-m` of the system's Python without `-I` or `-P`: it reads the current folder first."""
+    wrong = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for pattern in TYPED
+        for path in sorted(ROOT.glob(pattern))
+        if path.is_file()
+        for line in path.read_text("utf-8", "replace").splitlines()
+        if re.search(r"(?<![/\w])python3? (?!.*-[IP]).*-m\b", line)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,28 @@ def test_one_node_does_not_end_the_export_of_all(
         assert ("gpu01" in out) is (form == "slurm")
 
 
+def repeated(raw: dict[str, Any]) -> None:
+    """Change facts to those of a node that lists a fifth GPU, with the instances and device file of the
+    second one, which has no instances.
+    """
+    partitioned(raw)
+    text = raw["smi"]["stdout"]
+    fifth = "<gpu id" + text.split("<gpu id")[2].rpartition("</gpu>")[0] + "</gpu>\n</nvidia_smi_log>"
+    text = text.replace("<current_mig>Enabled<", "<current_mig>Disabled<")
+    raw["smi"]["stdout"] = text.replace("</nvidia_smi_log>", fifth)
+
+
+def test_a_node_that_lists_a_gpu_twice_does_not_end_the_export(
+    lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix = parse_topology(MATRIX)
+    answers = {"gpu01": (simulated("h200x4", repeated), matrix), "gpu02": (simulated("h200x4"), matrix)}
+    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    for form in ("slurm", "gres"):
+        assert run(["inventory", "export", form, "train", "--live", "--lock", str(lock)]) == 0
+        assert "gpu[01-02] " in capsys.readouterr().out
+
+
 def test_pools_know_the_way_in(lock: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inventory", "export", "dstack", "train", "--name", "pool", "--lock", str(lock)]) == 0
     pool = yaml.safe_load(capsys.readouterr().out)

@@ -107,6 +107,16 @@ def test_the_way_to_the_hosts_is_left_out_but_for_what_hardening_goes_by(
     assert connection.model_dump(exclude_none=True) == {"user": "ops", "port": 2222}
 
 
+def test_it_names_no_other_machine_and_no_workers(
+    tmp_path: Path, locked: MakeLock, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Leave out places and services: with these the machine would refuse to apply its lock to itself."""
+    of_all = "controllers: 'tls://gw.example:8790'\nracks: {b7: 'gpu[01-02]', b8: l1}\n"
+    write_lock(locked(FLEET + of_all), tmp_path / "fleet.lock.yml")
+    text = written(exported(capfdbinary, tmp_path / "fleet.lock.yml"))[LOCK]
+    assert not {word for word in ("controllers", "gw.example", "racks", "b8") if word in text}
+
+
 def test_it_fits_and_the_same_lock_gives_the_same_bytes(
     lock: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

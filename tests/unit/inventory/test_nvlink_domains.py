@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from gpuprov.errors import Refused
+from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.model.selection import for_worker, narrowed
 from gpuprov.roles.imex import variables
 from tests.unit.inventory.conftest import MakeLock
 
@@ -23,6 +28,19 @@ OTHER = """\
 def test_all_nodes_of_a_domain_have_one_list(locked: MakeLock) -> None:
     [group] = locked(RACK.format(", t2: 10.0.0.2", "")).groups.values()
     assert variables(group)["imex_nodes"] == ["10.0.0.1", "10.0.0.2"]
+
+
+@pytest.mark.parametrize("cut", [narrowed, for_worker])
+def test_a_lock_of_one_node_has_the_list_of_all(
+    locked: MakeLock, tmp_path: Path, cut: Callable[[Lock, list[str]], Lock]
+) -> None:
+    """Keep the list of a node that is verified or changed alone, or by a worker with some of the nodes."""
+    lock = cut(cut(locked(RACK.format(", t2: 10.0.0.2", "")), ["t1", "t2"]), ["t1"])
+    write_lock(lock, tmp_path / "own.lock.yml")
+    for each in (lock, read_lock(tmp_path / "own.lock.yml")):
+        [group] = each.groups.values()
+        assert list(group.hosts) == ["t1"]
+        assert variables(group)["imex_nodes"] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_a_domain_that_is_split_between_groups_is_refused(locked: MakeLock) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from paramiko.common import cMSG_CHANNEL_WINDOW_ADJUST
 
 from gpuprov.errors import GpuprovError, NodeFailed, Unreachable
 from gpuprov.ssh.conversation import Conversation, PipeConversation
@@ -48,6 +49,21 @@ class Quitter(Door):
             channel.recv(4096)
             channel.sendall_stderr(b"killed\n")
             channel.close()
+
+
+class Trickle(Door):
+    """Server that reads nothing, and permits one more byte of input every 50 milliseconds."""
+
+    def _serve(self, channel: paramiko.Channel) -> None:
+        """Enlarge the window of the channel until the connection ends."""
+        with suppress(*HUNG_UP):
+            while not channel.closed:
+                message = paramiko.Message()
+                message.add_byte(cMSG_CHANNEL_WINDOW_ADJUST)
+                message.add_int(channel.remote_chanid)
+                message.add_int(1)
+                channel.get_transport()._send_user_message(message)
+                time.sleep(0.05)
 
 
 def lines(count: int) -> Callable[[bytes], bool]:
@@ -89,6 +105,15 @@ def test_a_node_that_says_nothing_has_its_time(peers: Peers) -> None:
     assert time.monotonic() - begun < 8
     assert isinstance(answer, NodeFailed)
     assert "no answer within 0.5 s" in str(answer)
+
+
+@pytest.mark.timeout(30)
+def test_a_node_that_takes_its_input_slowly_has_its_time(peers: Peers) -> None:
+    begun = time.monotonic()
+    answer = over_ssh(peers, Trickle, lambda conversation: conversation.say(b"x" * (3 << 20), 1.0))
+    assert time.monotonic() - begun < 8
+    assert isinstance(answer, Unreachable)
+    assert "it refuses commands: " in str(answer)
 
 
 def test_a_node_that_ends_says_why(peers: Peers) -> None:

@@ -274,6 +274,10 @@ def two_sites(folder: Path) -> Lock:
         f"{name}-{site}": {**group, "hosts": {f"node-{site}": address}, "site": site}
         for site in ("east", "west")
     }
+    document["racks"] = {f"rack-{site}": [f"node-{site}"] for site in ("east", "west")}
+    document["nvlink_domains"] = {f"domain-{site}": [f"node-{site}"] for site in ("east", "west")}
+    document["controllers"] = "/shared/open-sesame"
+    document["rollout"] = {"hooks": {"held": {"run": "notify --token open-sesame"}}}
     path = folder / "fleet.lock.yml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(document))))
     return read_lock(path)
@@ -324,8 +328,9 @@ def test_an_order_holds_nothing_of_another_site(folder: Path, tmp_path: Path, ve
     assert set(orders) == {"east", "west"}
     for own, other in (("east", "west"), ("west", "east")):
         assert f"node-{own}".encode() in orders[own]
-        assert f"node-{other}".encode() not in orders[own]
-        assert b"open sesame" not in orders[own]
+        for kind in ("node", "rack", "domain"):
+            assert f"{kind}-{other}".encode() not in orders[own]
+        assert b"open-sesame" not in orders[own]
 
 
 def test_a_certificate_that_names_no_site_is_refused(folder: Path) -> None:
@@ -466,6 +471,33 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
         pytest.raises(CrewLost, match="sent more than the limit of an order"),
     ):
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
+
+
+@pytest.mark.parametrize(("limit", "sent"), [("QUIET_S", 0), ("ORDER_S", 1000)])
+def test_a_service_that_only_sends_signs_of_life_ends_no_work_at_another_site(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, sent: int
+) -> None:
+    """End the order of a service that answers pings, or sends events, and no result."""
+    monkeypatch.setattr(sites, "GONE_S", 3600.0)
+    monkeypatch.setattr(sites, "PING_S", 0.1)
+    monkeypatch.setattr(sites, limit, 0.5)
+
+    def east(message: dict[str, Any]) -> bytes:
+        event = {"say": "event", "id": message["id"], "number": message["first"], "event": {}}
+        return frame({"say": "pong"}) + frame(event) * sent
+
+    with (
+        site(folder, "east", east) as one,
+        site(folder, "west", lambda message: in_sync(message, "w1")) as other,
+    ):
+        found = ask(
+            f"{one},{other}", folder, {"e1": "east", "w1": "west"}, hear=lambda *event: None, changes=True
+        )
+    assert found["w1"].status == "in_sync"
+    assert isinstance(found["e1"], Unreachable)
+    assert "exceeded the time limit of an order; still running, until their leases end: e1" in str(
+        found["e1"]
+    )
 
 
 def test_a_message_of_many_values_ends_that_service(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,6 +19,26 @@ def test_standard_input_has_the_limit_of_a_file(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(bytes(size))))
         with pytest.raises(OSError, match="larger than 10 bytes") if size > 10 else nullcontext():
             assert stated.read_argument("-") == bytes(10)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("link", [False, True])
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path, link: bool) -> None:
+    pipe, name = tmp_path / "pipe", tmp_path / "fleet.yml"
+    os.mkfifo(pipe)
+    if link:
+        name.symlink_to(pipe)
+    with pytest.raises(OSError, match="is a named pipe"):
+        stated.read_bounded(name if link else pipe)
+
+
+def test_the_output_of_a_command_is_read() -> None:
+    """Read what a shell offers for `<(COMMAND)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"groups: {}")
+    os.close(writing)
+    assert stated.read_bounded(Path(f"/dev/fd/{reading}")) == b"groups: {}"
+    os.close(reading)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from gpuprov.locking.catalogs.refresh.proposal import Document, Proposal
 from gpuprov.locking.catalogs.refresh.seen import NotRead, Reading, Readings
 from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
 from gpuprov.untrusted import shown
+from gpuprov.untrusted.stated import open_stated
 
 ORIGIN = "csaf-nvidia"
 DOCUMENTS = 5000
@@ -120,7 +121,7 @@ def _content(name: str) -> bytes:
             raise InvalidInput(f"nothing at {name}", expected="a security advisory in CSAF 2.0")
         return content
     try:
-        with Path(name).open("rb") as file:
+        with open_stated(Path(name)) as file:
             return file.read(LARGEST + 1)
     except OSError as error:
         raise InvalidInput(f"{name} cannot be read: {error.strerror}") from None
