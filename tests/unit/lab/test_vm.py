@@ -119,9 +119,7 @@ def test_the_power_button_is_pressed_once_the_monitor_listens(tmp_path: Path) ->
 def test_a_state_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
     """Check that the answer is read after events that come before it."""
     event = '{"event": "RTC_CHANGE"}\n'
-    heard = heard_by(
-        tmp_path, lambda: vm.save_state(tmp_path / "disk", "ready"), 1, event + '{"return": ""}'
-    )
+    heard = heard_by(tmp_path, lambda: vm.save_state(tmp_path / "disk", "ready"), 1, event + '{"return": ""}')
     assert json.loads(heard[0])["arguments"] == {"command-line": "savevm ready"}
     (tmp_path / "disk.qmp").unlink()
 

@@ -69,9 +69,7 @@ def test_a_replaced_file_keeps_the_label_that_the_site_gave_it(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("name", ["unknown", "none"])
-def test_a_path_without_a_rule_keeps_the_type_of_its_folder(
-    tmp_path: Path, selinux: bool, name: str
-) -> None:
+def test_a_path_without_a_rule_keeps_the_type_of_its_folder(tmp_path: Path, selinux: bool, name: str) -> None:
     make_folders(str(tmp_path / name))
     replace(str(tmp_path / name / "file"), b"")
     assert not label(tmp_path / name)
