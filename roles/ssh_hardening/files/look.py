@@ -5,8 +5,8 @@ Runs on the node, with the modules of plugins/module_utils. Argument: a JSON obj
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "unlabelled": ["2222"], "semanage": true, "unit": "ssh", "elsewhere": {"812": "/usr/sbin/sshd"},
-     "socket": false, "stale": false,
+     "selinux": true, "unlabelled": ["2222"], "semanage": true, "unit": "ssh",
+     "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
      "hindrance": ["/etc/systemd/system/ssh.service.d/a.conf:2 ConditionPathExists=/none"],
      "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
@@ -203,6 +203,7 @@ look = {
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
     "taken": taken(),
+    "selinux": SELINUX.exists(),
     "unlabelled": unlabelled(),
     "semanage": shutil.which("semanage") is not None,
     "elsewhere": elsewhere(),
