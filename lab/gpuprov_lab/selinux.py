@@ -1,8 +1,8 @@
 """Virtual nodes that enforce SELinux: a played system of RHEL's family with Debian's kernel and policy.
 
-Debian's policy maps every login to `unconfined_u`, as RHEL's targeted policy does. QEMU starts the kernel
-directly, without firmware and boot loader. The disk has a state of the running machine that `vm.load_state`
-returns to in a second, while a boot takes one minute.
+Debian's policy maps every login to `unconfined_u`, as RHEL's targeted policy does; `RULES` are added to it.
+QEMU starts the kernel directly, without firmware and boot loader. The disk has room for states of the running
+machine: `vm.load_state` returns to one in a second, while a boot takes a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "mke
 DISK_BYTES = 8 << 30  # sparse
 PACKAGES = "selinux-policy-default policycoreutils policycoreutils-python-utils selinux-utils auditd"
 COMMAND_LINE = "root=/dev/vda ro console=ttyS0 net.ifnames=0 mitigations=off security=selinux selinux=1"
+# Programs of root give open files to systemd by the bus, as `systemd-run --pipe` does.
+RULES = "(allow system_dbusd_t unconfined_t (fd (use)))"
+"""Rules that RHEL's policy has and Debian's lacks, in the language CIL."""
 FILE_SYSTEMS = "/dev/vda / ext4 errors=remount-ro 0 1\n"
 # The scripts of Debian's packages call dpkg by its path. The mode is in the file and not on the kernel's
 # command line, as there systemd in the initramfs would need a policy. Modules are found by the kernel's own
@@ -29,6 +32,9 @@ INSTALL = f"""\
 for name in dpkg dpkg-query; do ln -s $hidden/bin/$name /usr/bin/$name; done
 apt install --no-install-recommends {PACKAGES}
 rm /usr/bin/dpkg /usr/bin/dpkg-query
+echo '{RULES}' >/root/lab.cil
+semodule --noreload --install /root/lab.cil
+rm /root/lab.cil
 sed -i 's/^SELINUX=.*/SELINUX=enforcing/' /etc/selinux/config
 systemctl enable systemd-networkd
 cd /lib/modules

@@ -124,7 +124,7 @@ def main() -> int:
 
 def _enforcing(ways: list[Way], wanted: argparse.Namespace) -> int:
     """Try ways one after another on a node that enforces SELinux; return 0 if it recovered from each."""
-    begun, guard = time.monotonic(), max(wanted.guard, VIRTUAL_GUARD_S)
+    begun, guard = time.monotonic(), max(wanted.guard, enforcing.GUARD_S)
     outcomes = []
     with Lab(f"lockout-{os.getpid()}") as lab, ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -278,7 +278,7 @@ remove() {
 
 new_folder() { # path; with the label of SELinux's policy: sshd refuses keys in a ~/.ssh with the type of the home folder
     mkdir "$1" && echo "$1" || return
-    if [ -e $selinux ]; then restorecon "$1" >/dev/null || :; fi
+    if [ -e $selinux ]; then restorecon "$1" </dev/null >/dev/null || :; fi
 }
 
 refill_path() { # path: restore what existed before
