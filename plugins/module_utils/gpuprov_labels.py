@@ -3,7 +3,8 @@
 """Labels of SELinux for new files and folders.
 
 The kernel gives a new file the type of its folder, or one that depends on the name with which it is created.
-The policy may have another type for its path: sshd refuses keys in a ~/.ssh with the type of the home folder.
+The policy may have another type for its path: with Debian's policy sshd may not read a ~/.ssh that has the
+type of the home folder.
 
 Runs on nodes and on the controller: Python 3.6 to 3.14 and its standard library, Linux and macOS.
 """

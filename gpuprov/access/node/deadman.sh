@@ -276,7 +276,7 @@ remove() {
     rm -rf "$1" && echo "$1"
 }
 
-new_folder() { # path; with the label of SELinux's policy: sshd refuses keys in a ~/.ssh with the type of the home folder
+new_folder() { # path; with the label of SELinux's policy: sshd may not read a ~/.ssh with the type of the home folder
     mkdir "$1" && echo "$1" || return
     if [ -e $selinux ]; then restorecon "$1" </dev/null >/dev/null || :; fi
 }
