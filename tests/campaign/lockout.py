@@ -79,7 +79,7 @@ class Outcome:
 def main() -> int:
     """Run the campaign; return 0 if every node recovered."""
     parser = argparse.ArgumentParser(prog="scripts/campaign lockout")
-    parser.add_argument("names", nargs="*", help="only ways with these words in their names")
+    parser.add_argument("names", nargs="*", help="only ways with these words in their names, in this order")
     parser.add_argument("--system", choices=[*DEBIAN, *OF_DNF], help="all nodes are of this one")
     parser.add_argument("--selinux", action="store_true", help="on a virtual node that enforces it")
     parser.add_argument("--guard", type=int, default=30, help="seconds until a node restores")
@@ -88,7 +88,8 @@ def main() -> int:
     wanted = parser.parse_args()
     _remove_leftovers()
     named = wanted.names or [""]
-    ways = [way for way in (*WAYS, *FULL_DISKS) if any(name in way.name for name in named)]
+    matching = (way for name in named for way in (*WAYS, *FULL_DISKS) if name in way.name)
+    ways = list({way.name: way for way in matching}.values())
     if wanted.selinux:
         return _enforcing(list(enforcing.tried(ways)), wanted)
     if wanted.system in OF_DNF:
