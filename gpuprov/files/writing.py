@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import gpuprov_lines
     import gpuprov_replace
 else:
+    module_of("module_utils/gpuprov_labels")
     module_of("module_utils/gpuprov_place")
     gpuprov_replace = module_of("module_utils/gpuprov_replace")
     gpuprov_lines = module_of("module_utils/gpuprov_lines")

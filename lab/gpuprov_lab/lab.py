@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Self, TypeVar
 
 from gpuprov.errors import InvalidInput
-from gpuprov_lab import efi, engine, identity, vm
+from gpuprov_lab import efi, engine, identity, selinux, vm
 from gpuprov_lab.archive import harvest, read_archive
 from gpuprov_lab.handover import fleet_text, system_of
 from gpuprov_lab.host import (
@@ -274,7 +274,7 @@ class Lab(AbstractContextManager["Lab"]):
         self, nodes: list[Node], kernel: str = "", firmware: efi.Firmware | None = None
     ) -> list[Node]:
         """Turn nodes into machines with their own kernel, concurrently; install what that needs."""
-        require_tools(vm.TOOLS)
+        require_tools(selinux.TOOLS if any(selinux.is_for(node.root) for node in nodes) else vm.TOOLS)
         if firmware:
             efi.require_firmware()
         return _side_by_side(lambda node: node.virtualised(kernel, firmware), nodes)

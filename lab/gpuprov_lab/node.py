@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpuprov.errors import NodeFailed, Unreachable
-from gpuprov_lab import efi, engine, vm
+from gpuprov_lab import efi, engine, selinux, vm
 from gpuprov_lab.archive import harvest, lend
 from gpuprov_lab.host import execute, remove_tree, write_whole
 from gpuprov_lab.identity import personalise
@@ -162,7 +162,8 @@ class Node:
 
     def virtualised(self, kernel: str = "", firmware: efi.Firmware | None = None) -> Node:
         """Stop the node, and return the same system as a booted machine with its own kernel; the old tree is
-        left in place.
+        left in place. A played system without apt boots its only kernel with SELinux; see
+        `gpuprov_lab.selinux`.
 
         Args:
             kernel: release that boots first, the newest by default; from the next boot on GRUB decides.
@@ -173,11 +174,16 @@ class Node:
         """
         self.stop()
         harvest(self.upper)
-        vm.make_disk(self.root, self.disk, kernel or self.kernel, firmware)
+        enforcing = selinux.is_for(self.root)
+        if enforcing:
+            selinux.make_disk(self.root, self.disk, vm.NETWORK)
+        else:
+            vm.make_disk(self.root, self.disk, kernel or self.kernel, firmware)
         node = replace(self, virtual=True, off=True)
         node.record()
         node.start()
-        node.run("update-grub")
+        if not enforcing:
+            node.run("update-grub")
         return replace(node, off=False)
 
     def completed(self) -> Node:

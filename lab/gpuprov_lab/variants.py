@@ -62,17 +62,21 @@ WantedBy=sysinit.target
 
 
 INSTALL = "apt-get -q -y install --no-install-recommends"
-BORROWED = f"""\
+BORROWED_APT = f"""\
 set -eu
 hidden=/{HIDDEN}
-export PATH=$hidden/bin:$PATH
+export PATH=$hidden/bin:$PATH DPKG_ADMINDIR=$hidden/dpkg
 mkdir -p /var/lib/apt/lists/partial /var/cache/apt/archives/partial
-rm -f /var/cache/apt/archives/*.deb
 apt() {{
     apt-get -q -y -o Dir::Etc=$hidden/apt -o Dir::State::status=$hidden/dpkg/status \
-        -o Dir::Bin::apt-key=$hidden/bin/apt-key "$@"
+        -o Dir::Bin::apt-key=$hidden/bin/apt-key -o Dir::Bin::dpkg=$hidden/bin/dpkg -o DPkg::Path=$PATH "$@"
 }}
 apt update
+"""
+"""Shell commands that give a played system Debian's apt for the rest of the script."""
+BORROWED = f"""\
+{BORROWED_APT}
+rm -f /var/cache/apt/archives/*.deb
 apt --no-install-recommends --download-only install cloud-init
 for package in /var/cache/apt/archives/*.deb; do
     dpkg-deb --fsys-tarfile $package | tar --extract --keep-directory-symlink --directory /

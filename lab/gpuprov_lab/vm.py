@@ -1,8 +1,9 @@
 """Nodes with their own kernel: QEMU without hardware support boots a disk made from an ordinary node's tree.
 
 Everything from power on to the login is real: firmware, GRUB with the configuration of the node's own
-`update-grub`, Debian's kernel, initramfs and modules. A boot takes minutes and a compiler half a day: work
-that takes processor time is done while the node is still an ordinary one.
+`update-grub`, Debian's kernel, initramfs and modules; `gpuprov_lab.selinux` leaves out the first two. A boot
+takes minutes and a compiler half a day: work that takes processor time is done while the node is still an
+ordinary one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpuprov_lab import efi
+from gpuprov.errors import NodeFailed
+from gpuprov_lab import efi, selinux
 from gpuprov_lab.archive import ARCHIVES
 from gpuprov_lab.host import execute, write_whole
 from gpuprov_lab.login import Patience
@@ -24,6 +26,8 @@ from gpuprov_lab.variants import inside
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 # Everything is emulated, on a machine that may be busy. Frequent attempts would keep sshd from answering.
 PATIENCE = Patience(900.0, 30.0, 1.0)
+FORWARDED = (22, 2222)
+"""Ports of a machine that are reachable at its node's address."""
 KEY_PAUSE_S = 1.0  # an emulated firmware polls the keyboard only now and then
 
 SECTOR = 512
@@ -141,15 +145,19 @@ def boot_command(disk: Path, address: str, namespace: Path) -> list[str]:
         address: of the node on the lab network; SSH there reaches the machine.
         namespace: path of the node's network namespace.
     """
+    direct = selinux.boot_arguments(disk)
+    kind = "qcow2" if direct else "raw"
+    forwarded = ",".join(f"hostfwd=tcp:{address}:{port}-:{port}" for port in FORWARDED)
     return [
         *("nsenter", f"--net={namespace}", "qemu-system-x86_64", "-no-user-config", "-nodefaults"),
         # One plain processor: synchronisation with a second one costs more than it gains if few are free.
         *("-accel", "tcg", "-cpu", "qemu64", "-smp", "1", "-m", "2048"),
         *(efi.machine(variables(disk)) if variables(disk).exists() else ()),
         *("-display", "none", "-serial", "stdio", "-qmp", f"unix:{_socket(disk)},server=on,wait=off"),
-        *("-drive", f"file={disk},format=raw,if=virtio,cache=unsafe"),
-        *("-netdev", f"user,id=net,hostfwd=tcp:{address}:22-:22", "-device", "virtio-net-pci,netdev=net"),
+        *("-drive", f"file={disk},format={kind},if=virtio,cache=unsafe"),
+        *("-netdev", f"user,id=net,{forwarded}", "-device", "virtio-net-pci,netdev=net"),
         *("-device", "virtio-rng-pci"),
+        *direct,
     ]
 
 
@@ -168,8 +176,34 @@ def press_keys(disk: Path, *keys: str) -> None:
         time.sleep(KEY_PAUSE_S)
 
 
-def _tell(disk: Path, command: dict[str, Any]) -> None:
-    """Send one command to QEMU's monitor, and wait for its answer."""
+def save_state(disk: Path, name: str) -> None:
+    """Save memory, devices and disk of a running machine under a name; see `load_state`.
+
+    Raises:
+        NodeFailed: QEMU cannot save them: the disk is not one of `gpuprov_lab.selinux`.
+    """
+    _order(disk, f"savevm {name}")
+
+
+def load_state(disk: Path, name: str) -> None:
+    """Return a running machine to a saved state; its connections of that time are dead.
+
+    Raises:
+        NodeFailed: there is no such state.
+    """
+    _order(disk, f"loadvm {name}")
+
+
+def _order(disk: Path, line: str) -> None:
+    """Run a line of QEMU's monitor for people; raise NodeFailed with the text that it prints."""
+    answer = _tell(disk, {"execute": "human-monitor-command", "arguments": {"command-line": line}})
+    if answer.get("return") != "":
+        raise NodeFailed(f"QEMU: {line}: {answer}")
+
+
+def _tell(disk: Path, command: dict[str, Any]) -> dict[str, Any]:
+    """Send one command to QEMU's monitor, and return its answer; events before it are skipped."""
+    answer: dict[str, Any] = {}
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(_socket(disk)))
         with connection.makefile("rw") as monitor:
@@ -177,7 +211,10 @@ def _tell(disk: Path, command: dict[str, Any]) -> None:
             for each in ({"execute": "qmp_capabilities"}, command):
                 monitor.write(json.dumps(each) + "\n")
                 monitor.flush()
-                monitor.readline()
+                answer = {"event": ""}
+                while "event" in answer:
+                    answer = json.loads(monitor.readline() or "{}")
+    return answer
 
 
 def _socket(disk: Path) -> Path:

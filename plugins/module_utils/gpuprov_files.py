@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import tempfile
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 OWNER = (0, 0)
 """User and group id of all files that are written."""
 FOLDER_MODE = 0o755
-SELINUX = "/sys/fs/selinux/enforce"
-"""File that exists while SELinux is on, enforcing or permissive."""
-RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 REASON_MAX = 400
 """Maximum length of a validator's message in characters."""
 
@@ -167,11 +163,10 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
         file → path of its backup, for those with `backup`; None if the file did not exist.
     """
     former = {}
-    new = [file["path"] for file in files if not os.path.lexists(file["path"])]
     with contextlib.ExitStack() as stack:
         halves = []
         for file in files:
-            new += make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
+            make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
             place = stack.enter_context(Place(file["path"]))
             half = TemporaryReplacement(place, file["content"].encode(), int(file["mode"], 8), OWNER)
             halves.append(stack.enter_context(half))
@@ -179,35 +174,7 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
             if file["backup"]:
                 former[file["path"]] = back_up(file["path"])
             half.put()
-    relabel(new)
     return former
-
-
-def relabel(paths: "list[str]") -> None:
-    """Give new files and folders the labels that SELinux's policy has for their paths.
-
-    A replaced file keeps its label. Nothing is done without SELinux, or without restorecon(8), nor for a path
-    in a folder of another user, who could replace a part of it meanwhile: the new file has its folder's type.
-    """
-    program = next(filter(os.path.exists, RESTORECON), None)
-    own = [path for path in paths if is_of_root(os.path.dirname(path))]
-    if own and program and os.path.exists(SELINUX):
-        subprocess.run([program, *own], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
-
-
-def is_of_root(folder: str) -> bool:
-    """Return whether only root (`OWNER`) can replace root's entries in a folder and in those above.
-
-    With the sticky bit users cannot rename what is root's; False for a path with links.
-    """
-    while True:
-        about = os.lstat(folder)
-        is_open = about.st_mode & 0o022 and not about.st_mode & stat.S_ISVTX
-        if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, OWNER[0]) or is_open:
-            return False
-        if folder in ("/", ""):
-            return True
-        folder = os.path.dirname(folder)
 
 
 def back_up(path: str) -> "str | None":

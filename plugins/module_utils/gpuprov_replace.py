@@ -21,6 +21,7 @@ import re
 import stat
 from binascii import hexlify
 
+from gpuprov_labels import label_new
 from gpuprov_place import READ, Changed, Old, Place, attributes_of, readable, state_of
 
 TYPE_CHECKING = False
@@ -52,7 +53,8 @@ def replace(
 ) -> None:
     """Replace a file, or create it, in one step.
 
-    The folder must exist. Extended attributes of the old file (`KEPT_ATTRIBUTES`) are kept.
+    The folder must exist. Extended attributes of the old file (`KEPT_ATTRIBUTES`) are kept; a new file gets
+    the label that SELinux's policy has for its path.
 
     Args:
         content: the bytes of the file, or pieces of them.
@@ -121,7 +123,7 @@ def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> 
     above = make_folders(os.path.dirname(path), mode, owner)
     with Place(path, follow=True) as place:
         try:
-            os.mkdir(place.name, mode, dir_fd=place.folder)  # SELinux's label depends on the name
+            os.mkdir(place.name, mode, dir_fd=place.folder)
         except FileExistsError:
             if os.path.isdir(path):  # another process has created it
                 return above
@@ -132,6 +134,7 @@ def make_folders(path: str, mode: int = 0o755, owner: "Owner | None" = None) -> 
             if owner:
                 os.fchown(handle, *owner)
             os.fchmod(handle, mode)
+            label_new(handle, path, "dir")
         finally:
             os.close(handle)
         place.sync()
@@ -189,6 +192,8 @@ class TemporaryReplacement:
         size = self._write([content] if isinstance(content, bytes) else content)
         if mode is not None:
             os.fchmod(self._handle, mode)
+        if old.about is None:
+            label_new(self._handle, self.place.path)
         _keep_attributes(self._handle, kept)
         os.fsync(self._handle)
         if os.fstat(self._handle).st_size != size:

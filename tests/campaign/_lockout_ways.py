@@ -19,6 +19,8 @@ SWITCH = "var/lib/gpuprov/deadman"
 OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
 RULES = "etc/gpuprov/firewall.nft"
 BOOT_S = 30.0
+SESSION_S = 400.0
+"""Seconds until a virtual node accepts a session again, after a boot or the switch's time."""
 KEPT = (
     *("etc/ssh", "etc/sudoers", "etc/sudoers.d", "etc/default/ssh", "etc/sysconfig/sshd", "etc/gpuprov"),
     f"home/{ADMIN}/.ssh",
@@ -62,7 +64,7 @@ class Trial:
         """
         command = f"SSHD={self.sshd}; {command}"
         if self.node.virtual:
-            return execute([*self._open_session(), command])
+            return self._by_session(command)
         return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
 
     def _init(self) -> int:
@@ -88,10 +90,28 @@ class Trial:
         """Return a file of the node; "" if it does not exist."""
         return self.console(f"cat /{path}").strip() if self.has(path) else ""
 
-    def _open_session(self) -> list[str]:
-        """Return the ssh command of a session that stays open during the trial."""
+    def _by_session(self, command: str) -> str:
+        """Run a command in an SSH session that stays open during the trial, and is opened again after a boot.
+
+        Raises:
+            NodeFailed: the command failed, or no session can be opened within `SESSION_S`.
+        """
+        deadline = time.monotonic() + SESSION_S
+        while True:
+            try:
+                return execute([*self.open_session(), command])
+            except NodeFailed as error:
+                if " exited with 255: " not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(5)
+
+    def open_session(self) -> list[str]:
+        """Return the ssh command of that session."""
         ssh, *words = self.node.ssh_command()
-        shared = ("ControlMaster=auto", f"ControlPath={self.folder / 'console'}", "ControlPersist=600")
+        shared = (
+            *("ControlMaster=auto", f"ControlPath={self.folder / 'console'}", "ControlPersist=600"),
+            *("ServerAliveInterval=30", "ServerAliveCountMax=10"),
+        )
         return [ssh, *(word for option in shared for word in ("-o", option)), *words]
 
     def await_armed(self) -> None:
@@ -145,7 +165,7 @@ class Trial:
             if self.controller.poll() is not None:
                 result = self.controller.communicate()[1].strip().splitlines()[-3:]
                 raise GpuprovError(f"the controller ended before the node was {what}: {result}")
-            time.sleep(0.01)
+            time.sleep(1 if self.node.virtual else 0.01)
         self.broken_at = time.monotonic()
 
 
@@ -244,6 +264,7 @@ WAYS = (
         at("armed", f"ssh-keygen -qt ed25519 -N '' -f /tmp/k && cp /tmp/k.pub {KEYS}"),
     ),
     Way("authorized_keys removed", at("written", f"rm {KEYS}")),
+    Way("~/.ssh removed", at("written", f"rm -r /home/{ADMIN}/.ssh")),
     Way("home folder open to all (StrictModes)", at("armed", f"chmod 777 /home/{ADMIN}")),
     Way("sudo rights removed", at("armed", f"rm /etc/sudoers.d/{ADMIN} && gpasswd -d {ADMIN} sudo")),
     Way("group typo in allow_groups", settings={"ssh": {"allow_groups": ["opps"]}}, refused=True),

@@ -1,11 +1,12 @@
 """Causes each loss of access to a real node during a change of SSH and firewall, and checks that it ends.
 
-    scripts/campaign lockout [NAME...] [--system ID] [--guard SECONDS] [--at-once N]
+    scripts/campaign lockout [NAME...] [--system ID | --selinux] [--guard SECONDS] [--at-once N]
 
 A way is recovered if the fleet's own login works again without help: plain ssh, the same user and key, sudo.
 Faults are caused from the node's console; nothing is corrected from there. Without --system the nodes are
 Debian 12 and 13 in turn. On a system with dnf firewalld runs at first, and must run again where the change
-was not kept.
+was not kept. With --selinux all ways are tried on one virtual node of RHEL's family that enforces SELinux:
+each file must have the label of the policy, and nothing may be denied.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.rocky import KERNEL
 from gpuprov_lab.variants import with_admin
+from tests.campaign import _lockout_enforcing as enforcing
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
 from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start
@@ -77,15 +79,19 @@ class Outcome:
 def main() -> int:
     """Run the campaign; return 0 if every node recovered."""
     parser = argparse.ArgumentParser(prog="scripts/campaign lockout")
-    parser.add_argument("names", nargs="*", help="only ways with these words in their names")
+    parser.add_argument("names", nargs="*", help="only ways with these words in their names, in this order")
     parser.add_argument("--system", choices=[*DEBIAN, *OF_DNF], help="all nodes are of this one")
+    parser.add_argument("--selinux", action="store_true", help="on a virtual node that enforces it")
     parser.add_argument("--guard", type=int, default=30, help="seconds until a node restores")
     parser.add_argument("-v", "--verbose", action="store_true", help="print what each run said")
     parser.add_argument("--at-once", type=int, default=3, help="nodes at a time")
     wanted = parser.parse_args()
     _remove_leftovers()
     named = wanted.names or [""]
-    ways = [way for way in (*WAYS, *FULL_DISKS) if any(name in way.name for name in named)]
+    matching = (way for name in named for way in (*WAYS, *FULL_DISKS) if name in way.name)
+    ways = list({way.name: way for way in matching}.values())
+    if wanted.selinux:
+        return _enforcing(list(enforcing.tried(ways)), wanted)
     if wanted.system in OF_DNF:
         for way in (way for way in ways if way.virtual):
             print(f"not tried: {way.name}: a played node has no kernel of its own to boot")
@@ -114,6 +120,22 @@ def main() -> int:
             for image in nodes.images.values():
                 lab.drop(image)
     _say(outcomes, time.monotonic() - begun, wanted.guard, verbose=wanted.verbose)
+    return 0 if all(outcome.recovered for outcome in outcomes) else 1
+
+
+def _enforcing(ways: list[Way], wanted: argparse.Namespace) -> int:
+    """Try ways one after another on a node that enforces SELinux; return 0 if it recovered from each."""
+    begun, guard = time.monotonic(), max(wanted.guard, enforcing.GUARD_S)
+    outcomes = []
+    with Lab(f"lockout-{os.getpid()}") as lab, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        repositories = _repositories(stack, folder, [enforcing.SYSTEM])
+        node = enforcing.prepared(lab, FIREWALLS["dnf"])
+        print(f"    booted and ready: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+        for number, way in enumerate(ways):
+            trial = enforcing.returned(node, folder / str(number), guard)
+            outcomes.append(_tried(lab, trial, way, enforcing.SYSTEM, repositories))
+    _say(outcomes, time.monotonic() - begun, guard, verbose=wanted.verbose)
     return 0 if all(outcome.recovered for outcome in outcomes) else 1
 
 
@@ -147,33 +169,34 @@ def _repositories(stack: ExitStack, folder: Path, systems: list[str]) -> dict[st
 
 
 def _try(nodes: Nodes, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
-    """Try a way in a separate lab.
+    """Try a way on a new node in a separate lab.
 
     Starting a node removes broken ones of its lab, and a rebooting node looks broken.
     """
-    with Lab(f"lockout-{number}-{os.getpid()}") as lab:
-        return _tried(lab, nodes, number, system, way, folder, guard)
-
-
-def _tried(lab: Lab, nodes: Nodes, number: int, system: str, way: Way, folder: Path, guard: int) -> Outcome:
-    """Try one way on a new node, and print what happened; return its outcome."""
-    image = nodes.images[system]
     sshd = (platform(system).sshd_unit or "").removesuffix(".service")
-    [node] = lab.up(1, image=image, names=[f"lost{number}"], prepare=[with_admin(ADMIN)])
-    own = folder / node.name
-    own.mkdir()
-    trial = Trial(node, own, guard, sshd)
+    with Lab(f"lockout-{number}-{os.getpid()}") as lab:
+        names = [f"lost{number}"]
+        [node] = lab.up(1, image=nodes.images[system], names=names, prepare=[with_admin(ADMIN)])
+        own = folder / node.name
+        own.mkdir()
+        return _tried(lab, Trial(node, own, guard, sshd), way, system, nodes.repositories)
+
+
+def _tried(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str, Any]) -> Outcome:
+    """Try one way on a node, and print what happened; return its outcome."""
+    begun = time.monotonic()
     try:
-        if way.virtual:
-            trial.node, trial.guard = lab.virtualise(node), max(guard, VIRTUAL_GUARD_S)
+        if way.virtual and not trial.node.virtual:
+            trial.node, trial.guard = lab.virtualise(trial.node), max(trial.guard, VIRTUAL_GUARD_S)
             trial.console("true")  # opens the persistent session
         if way.before:
             way.before(trial)
-        _fleet(lab, trial, way, system, nodes.repositories)
+        _fleet(lab, trial, way, system, repositories)
         outcome = _lose(trial, way, system)
     except GpuprovError as error:
         outcome = Outcome(way, system, str(error), 0.0, recovered=False, message="", tried=False)
-    print(f"  {outcome.seconds:5.1f} s  {way.name}: {outcome.how}", file=sys.stderr)
+    took = f"{time.monotonic() - begun:.0f} s in all"
+    print(f"  {outcome.seconds:5.1f} s, {took}  {way.name}: {outcome.how}", file=sys.stderr, flush=True)
     return outcome
 
 
@@ -202,6 +225,7 @@ def _lose(trial: Trial, way: Way, system: str) -> Outcome:
     kept, why = trial.has(OPTIONS), trial.text(f"{SWITCH}/undone")
     wrong = wrong_files(trial, kept=kept) if way.full else []
     wrong += _wrong_firewalld(trial, kept=kept) if system in OF_DNF else []
+    wrong += enforcing.wrong_labels(trial) if trial.node.virtual else []
     well = recovered and (way.kept or not kept) and not wrong
     if way.refused:
         return Outcome(way, system, _with(wrong, "refused, nothing changed"), 0.0, well, result)
@@ -247,7 +271,7 @@ def _reason(undone: str) -> str:
 
 def _fleet(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str, Any]) -> None:
     """Write the fleet of a trial with the way's settings."""
-    kernel = trial.node.kernel if way.virtual else KERNELS.get(system, KERNEL)
+    kernel = trial.node.kernel if trial.node.virtual else KERNELS.get(system, KERNEL)
     settings = {"ssh": {}, "firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
     group = {
         "profile": PROFILE,

@@ -20,6 +20,7 @@ export PATH LC_ALL
 
 home=/var/lib/gpuprov/deadman
 units=/etc/systemd/system
+selinux=/sys/fs/selinux/enforce
 # Copies of files in /etc, if it is another file system than $home: a hard link then restores a file without space.
 saved_etc=/etc/.gpuprov-deadman
 folders="/etc/ssh /etc/gpuprov /etc/sudoers.d $units/ssh.service.d $units/sshd.service.d $units/ssh.socket.d
@@ -275,6 +276,11 @@ remove() {
     rm -rf "$1" && echo "$1"
 }
 
+new_folder() { # path; with the label of SELinux's policy: sshd may not read a ~/.ssh with the type of the home folder
+    mkdir "$1" && echo "$1" || return
+    if [ -e $selinux ]; then restorecon "$1" </dev/null >/dev/null || :; fi
+}
+
 refill_path() { # path: restore what existed before
     before=$(saved_as "$1")
     if ! exists "$before"; then
@@ -284,7 +290,7 @@ refill_path() { # path: restore what existed before
     if [ ! -d "${1%/*}" ]; then return 0; fi
     find "$before" -type d | while IFS= read -r folder; do
         live=$1${folder#"$before"}
-        if [ ! -d "$live" ] || [ -L "$live" ]; then rm -f "$live" && mkdir "$live" && echo "$live"; fi
+        if [ ! -d "$live" ] || [ -L "$live" ]; then rm -f "$live" && new_folder "$live"; fi
         if [ -d "$live" ] && ! same_owner "$folder" "$live"; then
             own "$live" "$(stat -c %u:%g "$folder")" "$(stat -c %a "$folder")" && echo "$live"
         fi
@@ -307,7 +313,7 @@ give_back() {
         return 1
     fi
     while read -r mode owner path; do
-        case $path in */.ssh) if [ ! -d "$path" ]; then mkdir "$path" && echo "$path"; fi ;; esac
+        case $path in */.ssh) if [ ! -d "$path" ]; then new_folder "$path"; fi ;; esac
         if [ -d "$path" ] && [ "$(stat -c '%a %u:%g' "$path")" != "$mode $owner" ]; then
             own "$path" "$owner" "$mode" && echo "$path"
         fi

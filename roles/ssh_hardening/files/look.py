@@ -5,14 +5,17 @@ Runs on the node, with the modules of plugins/module_utils. Argument: a JSON obj
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "unit": "ssh", "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
+     "selinux": true, "unlabelled": ["2222"], "semanage": true, "unit": "ssh",
+     "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
      "hindrance": ["/etc/systemd/system/ssh.service.d/a.conf:2 ConditionPathExists=/none"],
      "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
-`elsewhere` are processes of sshd that listen on a requested port and are not of its unit, with commands.
-`hindrance` are lines with which systemd would not start sshd. `differs` are requested options that are not
-in effect. `by` are the first lines that set them, `earlier` those that sshd reads before the role's file.
+`unlabelled` are requested ports that SELinux's policy does not give to sshd, and `semanage` is whether the
+program that labels them is installed. `elsewhere` are processes of sshd that listen on a requested port and
+are not of its unit, with commands. `hindrance` are lines with which systemd would not start sshd. `differs`
+are requested options that are not in effect. `by` are the first lines that set them, `earlier` those that
+sshd reads before the role's file.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -35,6 +39,10 @@ SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
 INCLUDES_AT_MOST = 16
 POLICY = Path("/etc/crypto-policies/back-ends/opensshserver.config")
+SELINUX = Path("/sys/fs/selinux/enforce")
+"""File that exists while SELinux is on, enforcing or permissive."""
+STORES = (Path("/var/lib/selinux"), Path("/etc/selinux"))
+"""Folders of policies, of which one has the site's labels of ports."""
 EARLIER: dict[Path, bool] = {}
 """Included file → whether sshd reads it before the role's, as `first_lines` finds."""
 
@@ -70,6 +78,29 @@ def taken() -> dict[str, str]:
         if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
             others[port] = ", ".join(sorted(programs))
     return others
+
+
+def unlabelled() -> list[str]:
+    """Return the requested ports that SELinux's policy does not give to sshd; it gives port 22.
+
+    The site's labels are read first, as `semanage` takes a second, and may be missing.
+    """
+    wanted = set(options.get("port", "").split()) - {"22"}
+    if wanted and SELINUX.exists():
+        for path in [path for store in STORES for path in store.glob("*/active/ports.local")]:
+            wanted -= labelled(path.read_text(errors="replace"))
+    else:
+        wanted.clear()
+    if wanted:
+        wanted -= labelled(said("semanage", "port", "-l"))
+    return sorted(wanted)
+
+
+def labelled(text: str) -> set[str]:
+    """Return the TCP ports with sshd's type in a list of ports, of `semanage port -l` or of a policy."""
+    lines = [line for line in text.splitlines() if "ssh_port_t" in line and " tcp " in line]
+    ranges = re.findall(r"(?<!\S)(\d+)(?:-(\d+))?(?!\w)", "\n".join(lines))
+    return {str(port) for first, last in ranges for port in range(int(first), int(last or first) + 1)}
 
 
 def elsewhere() -> dict[str, str]:
@@ -172,6 +203,9 @@ look = {
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
     "taken": taken(),
+    "selinux": SELINUX.exists(),
+    "unlabelled": unlabelled(),
+    "semanage": shutil.which("semanage") is not None,
     "elsewhere": elsewhere(),
     "groups": gpuprov_sshd.groups_of(question["login"]),
     "weak_keys": weak_keys(),

@@ -11,7 +11,8 @@ from threading import Thread
 
 import pytest
 
-from gpuprov_lab import vm
+from gpuprov.errors import NodeFailed
+from gpuprov_lab import selinux, vm
 from gpuprov_lab.node import Node, load_node
 
 
@@ -42,7 +43,8 @@ def test_the_disk_starts_with_a_table_of_one_bootable_partition_between_code_and
 def test_a_machine_answers_at_the_address_of_its_node() -> None:
     command = vm.boot_command(Path("/n/disk"), "198.18.0.7", Path("/run/netns/x"))
     assert command[:2] == ["nsenter", "--net=/run/netns/x"]
-    assert "user,id=net,hostfwd=tcp:198.18.0.7:22-:22" in command
+    ports = "hostfwd=tcp:198.18.0.7:22-:22,hostfwd=tcp:198.18.0.7:2222-:2222"
+    assert f"user,id=net,{ports}" in command
     assert "file=/n/disk,format=raw,if=virtio,cache=unsafe" in command
 
 
@@ -66,8 +68,28 @@ def test_the_system_partition_is_the_second_and_ends_with_the_disk() -> None:
     assert len(sectors) == 512
 
 
-def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[str]:
-    """Return the commands that the monitor of the disk in that folder receives, except the greeting."""
+def test_a_machine_starts_the_kernel_that_lies_beside_its_disk(tmp_path: Path) -> None:
+    """Check a disk of `gpuprov_lab.selinux`: its format has room for the state of the running machine."""
+    for name in ("kernel", "initrd"):
+        (tmp_path / name).touch()
+    command = vm.boot_command(tmp_path / "disk", "198.18.0.7", Path("/run/netns/x"))
+    assert command[command.index("-kernel") + 1] == str(tmp_path / "kernel")
+    assert "security=selinux" in command[-1]
+    assert f"file={tmp_path}/disk,format=qcow2,if=virtio,cache=unsafe" in command
+
+
+def test_a_kernel_names_its_release_in_its_header(tmp_path: Path) -> None:
+    header = bytes(0x20E) + struct.pack("<H", 0x100)
+    (tmp_path / "kernel").write_bytes(header.ljust(0x300, b"\0") + b"6.1.0-56-amd64 (debian) #1\0rest")
+    assert selinux.kernel_release(tmp_path / "kernel") == "6.1.0-56-amd64"
+
+
+def heard_by(
+    folder: Path, act: Callable[[], None], connections: int, last: str = '{"return": {}}'
+) -> list[str]:
+    """Return the commands that the monitor of the disk in that folder receives, except the greeting; `last`
+    are its lines after the command.
+    """
     heard: list[str] = []
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "disk.qmp"))
@@ -77,7 +99,7 @@ def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[st
             """Answer each connection as QEMU's monitor, and record its lines."""
             for _ in range(connections):
                 with server.accept()[0] as peer, peer.makefile("rw") as lines:
-                    for said in ('{"QMP": {}}', '{"return": {}}', '{"return": {}}'):
+                    for said in ('{"QMP": {}}', '{"return": {}}', last):
                         lines.write(said + "\n")
                         lines.flush()
                         heard.append(lines.readline())
@@ -92,6 +114,20 @@ def heard_by(folder: Path, act: Callable[[], None], connections: int) -> list[st
 def test_the_power_button_is_pressed_once_the_monitor_listens(tmp_path: Path) -> None:
     heard = heard_by(tmp_path, lambda: vm.press_power_button(tmp_path / "disk"), 1)
     assert heard == ['{"execute": "system_powerdown"}\n']
+
+
+def test_a_state_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
+    """Check that the answer is read after events that come before it."""
+    event = '{"event": "RTC_CHANGE"}\n'
+    heard = heard_by(tmp_path, lambda: vm.save_state(tmp_path / "disk", "ready"), 1, event + '{"return": ""}')
+    assert json.loads(heard[0])["arguments"] == {"command-line": "savevm ready"}
+    (tmp_path / "disk.qmp").unlink()
+
+    def act() -> None:
+        with pytest.raises(NodeFailed, match="no such state"):
+            vm.load_state(tmp_path / "disk", "other")
+
+    heard_by(tmp_path, act, 1, event + '{"return": "no such state"}')
 
 
 def test_keys_are_pressed_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,32 +173,3 @@ def test_a_backup_has_only_what_was_read_and_no_set_id_bits(
     backup = Path(str(gpuprov_files.back_up(str(ours))))
     assert (backup.read_text(), mode(str(backup))) == ("ours\n", 0o640)
     assert backup.stat().st_mtime_ns == 2 * 10**9
-
-
-@pytest.mark.parametrize("selinux", [True, False])
-def test_new_files_and_folders_get_the_labels_of_the_policy(
-    play: Play, unit: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selinux: bool
-) -> None:
-    """Label what is new; a replaced file keeps its label, which the site may have chosen."""
-    there, said = tmp_path / "there", tmp_path / "said"
-    there.write_text("old\n")
-    program = tmp_path / "restorecon"
-    program.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
-    program.chmod(0o755)
-    monkeypatch.setattr(gpuprov_files, "RESTORECON", ("/nonexistent", str(program)))
-    monkeypatch.setattr(gpuprov_files, "SELINUX", str(there if selinux else tmp_path / "none"))
-    play(files=[unit, {"path": str(there), "content": "new\n"}])
-    assert there.read_text() == "new\n"
-    folder = str(Path(unit["path"]).parent)
-    assert (said.read_text() if said.exists() else "") == (f"{unit['path']} {folder}\n" if selinux else "")
-    play(files=[unit])
-    assert not selinux or said.read_text().count("\n") == 1
-    shared, link = tmp_path / "shared", tmp_path / "link"
-    shared.mkdir()
-    shared.chmod(0o777)
-    link.symlink_to(folder)
-    (shared / "inner").mkdir()
-    others = [shared / "inner/a", link / "b"]
-    play(files=[{"path": str(path), "content": "new\n"} for path in others])
-    assert all(path.read_text() == "new\n" for path in others)
-    assert not selinux or said.read_text().count("\n") == 1, "another user may replace a part of the path"

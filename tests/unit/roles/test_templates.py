@@ -167,6 +167,16 @@ def test_apt_takes_the_patterns_as_they_are(tmp_path: Path) -> None:
     assert f'"{pattern}"' in dump.stdout
 
 
+def of_role(name: str, options: dict[str, str], look: dict[str, Any]) -> Any:
+    """Return the value of a variable of ssh_hardening for these options and this state."""
+    environment = jinja2.nativetypes.NativeEnvironment()
+    environment.filters["dict2items"] = lambda each: [{"key": key, "value": each[key]} for key in each]
+    environment.filters["intersect"] = lambda left, right: [each for each in left if each in right]
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
+    said = yaml.safe_load((ROLES / "ssh_hardening/vars/main.yml").read_text())[name]
+    return environment.from_string(said).render(ssh_hardening_options=options, __ssh_hardening_look=look)
+
+
 @pytest.mark.parametrize(
     ("options", "weak", "expected"),
     [
@@ -179,12 +189,18 @@ def test_apt_takes_the_patterns_as_they_are(tmp_path: Path) -> None:
 def test_only_requested_host_keys_are_generated(
     options: dict[str, str], weak: list[str], expected: list[str]
 ) -> None:
-    environment = jinja2.nativetypes.NativeEnvironment()
-    environment.filters["dict2items"] = lambda each: [{"key": key, "value": each[key]} for key in each]
-    environment.filters["intersect"] = lambda left, right: [each for each in left if each in right]
-    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
-    said = yaml.safe_load((ROLES / "ssh_hardening/vars/main.yml").read_text())["__ssh_hardening_weak_keys"]
-    found: Any = environment.from_string(said).render(
-        ssh_hardening_options=options, __ssh_hardening_look={"weak_keys": weak}
-    )
-    assert found == expected
+    assert of_role("__ssh_hardening_weak_keys", options, {"weak_keys": weak}) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "unlabelled", "expected"),
+    [
+        ({"HostKey": "/k/rsa", "Port": "22 2222"}, ["2222"], ["2222"]),
+        ({"Port": "22"}, [str(number) for number in range(30, 1000)], []),
+        ({"HostKey": "2222"}, ["2222"], []),
+    ],
+)
+def test_only_requested_ports_are_labelled(
+    options: dict[str, str], unlabelled: list[str], expected: list[str]
+) -> None:
+    assert of_role("__ssh_hardening_unlabelled", options, {"unlabelled": unlabelled}) == expected
