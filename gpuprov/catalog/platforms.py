@@ -22,6 +22,16 @@ TABLE = OWN / "systems.json"
 SECTION = "platforms"
 NAME = re.compile(r"([a-z]{1,20}(?:-[a-z]{1,20})?)([0-9]{0,6}(?:\.[0-9]{1,6}){0,2})")
 """Name of a system and its release; both may come from a node."""
+HEADERS = (
+    (re.compile(r"(?P<release>.+)\+(?P<kind>[a-z0-9-]+)"), "kernel-{kind}-devel-{release}"),
+    (re.compile(r"(?P<release>.+uek\..+)"), "kernel-uek-devel-{release}"),
+    (
+        re.compile(r"(?P<release>(?!6\.1\.)(?P<series>\d+\.\d+)\..+\.amzn.+)"),
+        "kernel{series}-devel-{release}",
+    ),
+    (re.compile(r"(?P<release>.*)"), "kernel-devel-{release}"),
+)
+"""Release of a kernel of rpm → the package with its headers; as in plugins/module_utils/gpuprov_node.py."""
 OWN_FIELDS = ("tested", "source", "note")
 """Fields that a row does not take from the one that it is `of`."""
 
@@ -74,6 +84,17 @@ def beside(system: str, arch: str) -> list[dict[str, str]]:
     """
     words = {"release": re.sub(r"\A[a-z]+|\..*", "", system), "arch": arch}
     return [{**asdict(each), "needs": each.needs.format_map(words)} for each in platform(system).beside]
+
+
+def headers_package(row: Platform, kernel: str) -> str:
+    """Return the name of the package with a kernel's headers, by the kernel's release.
+
+    `kernel-devel-5.14.0-570.el9.x86_64`, on Amazon Linux `kernel6.12-devel-6.12.53-69.119.amzn2023.x86_64`.
+    """
+    if row.manager != "dnf":
+        return f"{row.headers_prefix}{kernel}"
+    found = ((pattern.fullmatch(kernel), form) for pattern, form in HEADERS)
+    return next(form.format(**each.groupdict()) for each, form in found if each)
 
 
 @cache

@@ -35,4 +35,6 @@ def install(seen: Examination, *names: str) -> ShellLine:
 
 def headers(seen: Examination, kernel: str) -> ShellLine:
     """Return the command that installs the headers of a kernel."""
-    return install(seen, f"{platform_of(seen).headers_prefix or 'kernel-devel-'}{kernel}")
+    from gpuprov.catalog.platforms import headers_package
+
+    return install(seen, headers_package(platform_of(seen), kernel))

@@ -34,7 +34,8 @@ KEY_FILE = "/etc/pki/rpm-gpg/gpuprov-{}.asc"
 UNSIGNED_PACKAGES = ("container-toolkit",)
 """Repositories whose rpms have no signature; their index has one, and the checksums of the packages."""
 RELEASE_PACKAGES = (
-    r"(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*"
+    r"(?:(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*"
+    r"|(?:amazon-linux|kernel-livepatch)-repo-(?:cdn|s3))"
 )
 """Names of packages whose files state the repositories of a distribution of rpms, or of EPEL."""
 GENERATED = ("/etc/yum.repos.d/redhat.repo",)

@@ -11,7 +11,7 @@ from typing import Any
 from gpuprov.apply.jobs import gpu_users, preflight_values
 from gpuprov.apply.lease import read_lease
 from gpuprov.apply.lease_manager import is_abandoned
-from gpuprov.catalog.platforms import platform
+from gpuprov.catalog.platforms import headers_package, platform
 from gpuprov.drift.judge import judge
 from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
@@ -236,7 +236,7 @@ def _files(name: str, version: str, arch: str) -> set[str]:
 
 def _headers(group: LockedGroup, kernel: str) -> str:
     """Return the name of the package with a kernel's headers."""
-    return f"{platform(group.os).headers_prefix}{kernel}"
+    return headers_package(platform(group.os), kernel)
 
 
 def _room(facts: Facts) -> Iterator[Finding]:

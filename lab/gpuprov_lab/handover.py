@@ -9,12 +9,14 @@ from typing import Any
 import yaml
 
 from gpuprov.catalog import platforms
-from gpuprov_lab.images import MINIMAL, PLAYED
+from gpuprov_lab.images import MINIMAL, PLAYED, RECIPES
 from gpuprov_lab.node import Node
 
 
 def system_of(node: Node) -> str:
     """Return the catalog's id of a node's system: `rhel9` of `rocky9-played`."""
+    if node.os in RECIPES:
+        return RECIPES[node.os].os
     name = node.os.removesuffix(MINIMAL).removesuffix(PLAYED)
     family = name.rstrip(".0123456789")
     return platforms.system_of(family) + name.removeprefix(family)

@@ -7,10 +7,11 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpuprov.errors import InvalidInput
-from gpuprov_lab import rocky
+from gpuprov_lab import rpm_family
 from gpuprov_lab.archive import Archive, harvest, lend, read_archive
 from gpuprov_lab.host import (
     CACHE,
@@ -22,6 +23,7 @@ from gpuprov_lab.host import (
     say,
     write_whole,
 )
+from gpuprov_lab.releases import RELEASES, Release
 
 CODENAMES = {"debian12": "bookworm", "debian13": "trixie"}
 MINIMAL, PLAYED = "-minimal", "-played"
@@ -60,7 +62,6 @@ systemctl disable apt-daily.timer apt-daily-upgrade.timer
 systemctl mask console-getty.service
 rm -f /etc/ssh/ssh_host_*
 """
-FINISH_ROCKY = FINISH + rocky.PLAY
 # sudo-rs is sudo, the usual one is sudo.ws; GNU's coreutils are called gnuNAME, except for cp, mv and rm.
 PLAY_UBUNTU_26 = """\
 for path in /usr/bin/sudo /usr/sbin/visudo; do
@@ -151,20 +152,32 @@ def _recipes() -> dict[str, Recipe]:
     release = UBUNTU_RELEASE.format(version="26.04", codename="resolute")
     finish = FINISH + PLAY_UBUNTU_26.replace("{os_release}", release)
     found[f"ubuntu26.04{PLAYED}"] = Recipe("ubuntu26.04", "trixie", FIRST_PACKAGES, then, finish)
-    found[f"rocky9{PLAYED}"] = _rocky()
+    for release in RELEASES:
+        found[f"{release.image}{PLAYED}"] = _with_dnf(release)
     return found
 
 
-def _rocky() -> Recipe:
-    """Return the recipe of a Debian 12 that plays Rocky Linux 9, with Debian's dnf, rpm, dracut and DKMS."""
+def _with_dnf(release: Release) -> Recipe:
+    """Return the recipe of a Debian that plays a release, with its own dnf, rpm, dracut and DKMS."""
     without = ("initramfs-tools", "unattended-upgrades")
     then = (
         *(name for name in SERVER_PACKAGES if name not in without),
-        *("dracut", "dnf", "dnf-plugins-core", "rpm", "dkms", "python3-venv"),  # RHEL's Python has ensurepip
-        *rocky.services.PROGRAMS,
+        *(
+            "dracut",
+            "dnf",
+            "dnf-plugins-core",
+            "rpm",
+            "dkms",
+            "gcc",
+            "make",
+            "python3-venv",
+        ),  # RHEL's Python has ensurepip
+        *rpm_family.services.programs(release),
     )
-    added = repr((rocky.files(), rocky.packages()))
-    return Recipe("rhel9", "bookworm", FIRST_PACKAGES, then, FINISH_ROCKY, rocky.add, added)
+    added = repr((rpm_family.files(release), rpm_family.packages(release)))
+    add = partial(rpm_family.add, release=release)
+    finish = FINISH + rpm_family.play(release)
+    return Recipe(release.system, release.codename, FIRST_PACKAGES, then, finish, add, added)
 
 
 RECIPES = _recipes()

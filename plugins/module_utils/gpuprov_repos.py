@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FOLDER, SETTINGS = "/etc/yum.repos.d", "/etc/dnf/dnf.conf"
 ON = ("1", "yes", "true", "on")
 RELEASE_PACKAGES = re.compile(
-    r"(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*\Z"
+    r"(?:(?:alma|centos|centos-stream|epel|oracle|redhat|rocky|system)(?:linux)?-(?:release|repos)[a-z0-9-]*"
+    r"|(?:amazon-linux|kernel-livepatch)-repo-(?:cdn|s3))\Z"
 )
 """Packages whose files state the repositories of a distribution, or of EPEL."""
 GENERATED = ("/etc/yum.repos.d/redhat.repo",)

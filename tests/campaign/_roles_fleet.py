@@ -31,6 +31,7 @@ from gpuprov_lab.variants import (
     with_network_parameters,
     with_os_release,
 )
+from tests.campaign._roles_trials import WITHOUT
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
 from tests.systems import DEBIAN, IMAGES, OF_DNF
@@ -88,13 +89,23 @@ STACKS = {
         {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
         {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
     ],
+    "rhel10": [
+        {"driver": "580.95.05", "podman": "5.6", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
+        {"driver": "590.48.01", "podman": "5.6", **OF_CUDA_13[1]},
+    ],
+    "amzn2023": [
+        {"driver": "580.95.05", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
+        {"driver": "590.48.01", **OF_CUDA_13[1]},
+    ],
 }
 COMMON: tuple[dict[str, Any], ...] = (
     {"cudnn": "9.15", "container_toolkit": "1.18", "dcgm": "4.5.2"},
     {"cudnn": "9.28", "container_toolkit": "1.19", "dcgm": "4.6.0"},
 )
 FROM_THE_ARCHIVE = ("docker", "containerd", "podman", "profiling_tools", "node_exporter")
-LACKING = {(system, "containerd") for system in OF_DNF}
+LACKING = {(system, role) for role, systems in WITHOUT.items() for system in systems} | {
+    ("amzn2023", "node_exporter")
+}
 """Components that a system's repositories do not have as packages of their own."""
 LIMITS = {"memlock": 4194304, "stack": 67108864}
 SETTINGS: tuple[dict[str, Any], ...] = (

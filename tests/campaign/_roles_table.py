@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.campaign._roles_fleet import STACKS
-from tests.campaign._roles_trials import COLUMNS, NOT_WITH_DNF, OWN_TESTS, TRIALS, Trial, excuse
+from tests.campaign._roles_trials import COLUMNS, OWN_TESTS, TRIALS, WITHOUT, Trial, excuse
 from tests.systems import DEBIAN, IMAGES, OF_DNF
 
 SEEN, NOT_SHOWN = "seen", "not shown"
 PLAYED_ONLY = (
     f"Nodes of {', '.join(OF_DNF)} are played ({', '.join(IMAGES[each] for each in OF_DNF)}): docs/proof.md"
     " has what they do not show. `tests/lab/test_rhel_9_chain.py` has all roles but containerd and imex on a"
-    " fresh node, their second run, an upgrade and its rollback."
+    " fresh node of rhel9, their second run, an upgrade and its rollback; `tests/lab/test_played_releases.py`"
+    " has a fresh node and a second run of the others."
 )
 OTHERS = f"{DEBIAN[0]} with the system's os-release, and an archive in its layout"
 """Nodes of systems without an image."""
@@ -48,7 +49,8 @@ class Table:
 
     def bad(self) -> list[Cell]:
         """Return the cells that are neither seen nor excused."""
-        moot = {*(why for trial in TRIALS for why in trial.moot.values()), *NOT_WITH_DNF.values()}
+        moot = {why for trial in TRIALS for why in trial.moot.values()}
+        moot |= {why for systems in WITHOUT.values() for why in systems.values()}
         return [cell for cell, said in self.cells.items() if said != SEEN and said not in moot]
 
     def join(self, path: Path) -> None:
@@ -143,8 +145,10 @@ def _notes(table: Table) -> Iterator[str]:
     yield from _without_results(table)
     for role, test in OWN_TESTS.items():
         yield f"- {role} is {NOT_SHOWN} here: `{test}` tests it apart from the other roles."
-    for role, why in NOT_WITH_DNF.items():
-        yield f"- {role} has no test on {', '.join(OF_DNF)}: {why}."
+    for role, systems in WITHOUT.items():
+        for why in dict.fromkeys(systems.values()):
+            there = ", ".join(system for system, each in systems.items() if each == why)
+            yield f"- {role} has no test on {there}: {why}."
     if absent := [system for system in STACKS if system not in table.systems]:
         yield f"- Not in this run: {', '.join(absent)}."
     yield f"- {PLAYED_ONLY}"

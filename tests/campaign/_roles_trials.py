@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from gpuprov.catalog.platforms import platform
 from tests.systems import OF_DNF
 
 COLUMNS = {
@@ -207,10 +208,12 @@ OWN_TESTS = {
 ERASE = "rpm --erase --nodeps $(rpm -qa '{}')"
 OWN_FILE, LOCKS = "/etc/yum.repos.d/gpuprov.repo", "/etc/dnf/plugins/versionlock.list"
 FETCH = "dnf -q download --disableplugin=versionlock"
+FORCED = "--nodeps $(rpm --help | grep -o -- --force-debian)"
+"""rpm of Debian 12 installs only with this option, later ones do not know it."""
 TWICE = (
     f"cd /root && {FETCH} libnccl && {FETCH} --destdir locked libnccl-$(rpm -q --qf '%{{EVR}}' libnccl)"
-    " && rpm --upgrade --nodeps --force-debian libnccl-*.rpm"
-    " && rpm --install --oldpackage --force --nodeps --force-debian locked/*.rpm"
+    f" && rpm --upgrade {FORCED} libnccl-*.rpm"
+    f" && rpm --install --oldpackage --force {FORCED} locked/*.rpm"
 )
 """Leaves a package in two versions, as a killed dnf does; the locked one is the last."""
 WITH_DNF: dict[str, dict[str, str]] = {
@@ -246,10 +249,16 @@ WITH_DNF: dict[str, dict[str, str]] = {
     "ssh_hardening": {"harm": "rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload sshd; sleep 2"},
 }
 """Role → its commands on a node with dnf, where they differ."""
-NOT_WITH_DNF = {
-    "containerd": "its package is Docker's, whose configuration disables the plugin for Kubernetes"
+WITHOUT: dict[str, dict[str, str]] = {
+    "containerd": dict.fromkeys(
+        (system for system in OF_DNF if platform(system).docker == "docker-ce"),
+        "its package is Docker's, whose configuration disables the plugin for Kubernetes",
+    ),
+    "podman": dict.fromkeys(
+        (system for system in OF_DNF if platform(system).podman is None), "its repositories have no Podman"
+    ),
 }
-"""Role → reason why it has no test on a node with dnf."""
+"""Role → system → reason why it has no test there."""
 
 
 def on(trial: Trial, system: str) -> Trial:
@@ -259,4 +268,4 @@ def on(trial: Trial, system: str) -> Trial:
 
 def excuse(trial: Trial, system: str, column: str) -> str | None:
     """Return the reason why a trial has no test in a column on a system, or None."""
-    return trial.moot.get(column) or (NOT_WITH_DNF.get(trial.role) if system in OF_DNF else None)
+    return trial.moot.get(column) or WITHOUT.get(trial.role, {}).get(system)

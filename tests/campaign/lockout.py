@@ -34,7 +34,7 @@ from gpuprov_lab import Lab, lab_names, saved_images
 from gpuprov_lab.images import drop_image
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
-from gpuprov_lab.rocky import KERNEL
+from gpuprov_lab.releases import BY_SYSTEM
 from gpuprov_lab.variants import with_admin
 from tests.campaign import _lockout_enforcing as enforcing
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
@@ -271,7 +271,7 @@ def _reason(undone: str) -> str:
 
 def _fleet(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str, Any]) -> None:
     """Write the fleet of a trial with the way's settings."""
-    kernel = trial.node.kernel if trial.node.virtual else KERNELS.get(system, KERNEL)
+    kernel = trial.node.kernel if trial.node.virtual else KERNELS.get(system) or BY_SYSTEM[system].kernel
     settings = {"ssh": {}, "firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
     group = {
         "profile": PROFILE,

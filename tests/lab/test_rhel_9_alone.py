@@ -20,7 +20,7 @@ from gpuprov.inventory.exports.cloud_init import LIMIT
 from gpuprov_lab import Lab, Node, simulator
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import MirrorServer, served
-from gpuprov_lab.rocky import KERNEL
+from gpuprov_lab.releases import BY_SYSTEM
 from gpuprov_lab.tree import Tree, tree
 from gpuprov_lab.variants import with_cloud_init, with_control_groups
 from tests.lab.cloud_node import MACHINE, PROFILE, await_state, journal, state
@@ -77,7 +77,7 @@ class Site:
             "os": SYSTEM,
             "hosts": hosts,
             "stack": {**STACK, **stack},
-            "settings": {"kernel": KERNEL, **SETTINGS},
+            "settings": {"kernel": BY_SYSTEM[SYSTEM].kernel, **SETTINGS},
         }
         repositories = {name: {"url": url, "key": key} for name, url in urls.items()}
         return {"groups": {"train": group}, "repositories": repositories}

@@ -7,53 +7,18 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from gpuprov.access.deadman import FOLDER as HOME
 from gpuprov.access.scripts import node_script
-from gpuprov.catalog import load
-from gpuprov_lab import Lab, Node
-from gpuprov_lab.mirror import nvidia
-from gpuprov_lab.mirror.serve import served
-from gpuprov_lab.variants import with_control_groups, with_network_parameters
-from tests.lab.command_line import gpuprov, start
-from tests.systems import IMAGES
+from gpuprov_lab import Lab
+from tests.lab.command_line import start
+from tests.lab.dnf_chain import Chain, new_chain
 
 pytestmark = pytest.mark.slow
-STACK = {
-    "repository": "nvidia",
-    "driver": "580.126.16",
-    "cuda": "13.0",
-    "cudnn": "9.15",
-    "nccl": "auto",
-    "docker": "28.5",
-    "podman": "5.4",
-    "container_toolkit": "1.19.0",
-    "profiling_tools": "auto",
-    "node_exporter": "auto",
-    "dcgm": "4.5.2",
-}
-SETTINGS = {
-    "persistence": True,
-    "clocks": {"graphics": 1980, "memory": 3201},
-    "containers": {"shm_size": "1g", "cgroup_driver": "cgroupfs"},
-    "tuning": {"limits": {"nofile": 4096}, "environment": {"OMP_NUM_THREADS": 8}},
-    "storage_clients": ["nfs"],
-    "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
-    "profiling_counters": True,
-    "health": {},
-    "ssh": {},
-    "firewall": {"open": [{"ports": [8888]}]},
-}
 SWITCH = node_script("gpuprov.access", "node/deadman.sh")
 DRIVERS = ("3:580.126.16-1.el9", "3:595.71.05-1.el9")
 """Versions of the driver's packages before and after the upgrade."""
@@ -62,76 +27,12 @@ UNTIL_JUDGED = "timeout 150 sh -c 'until test -e /run/gpuprov/health; do sleep 1
 FIREWALLD = "systemctl is-enabled firewalld; systemctl is-active firewalld"
 
 
-@dataclass(frozen=True)
-class Chain:
-    """A node, and the folder of its fleet."""
-
-    node: Node
-    folder: Path
-    fleet: dict[str, Any]
-
-    def gpuprov(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
-        """Run gpuprov in the folder."""
-        return gpuprov(self.folder, *words, code=code)
-
-    def state(self, lock: str = "fleet.lock.yml", **stack: str) -> None:
-        """Write the fleet with these versions and lock it."""
-        [group] = self.fleet["groups"].values()
-        stated = {**self.fleet, "groups": {"train": {**group, "stack": {**group["stack"], **stack}}}}
-        (self.folder / "fleet.yml").write_text(yaml.safe_dump(stated))
-        self.gpuprov("lock", "--lock", lock)
-
-    def failed(self) -> dict[str, Any]:
-        """Return the checks that fail in verify, as check → actual value."""
-        self.node.run("systemctl is-system-running --wait", check=False)
-        [node] = json.loads(self.gpuprov("verify", "-o", "json", code=None).stdout)["nodes"]
-        assert node["checks"], node["message"]
-        return {each["check"]: each["actual"] for each in node["checks"] if each["status"] == "failed"}
-
-    def drift(self) -> dict[str, Any]:
-        """Return drift as check → actual value."""
-        [node] = json.loads(self.gpuprov("drift", "-o", "json", code=None).stdout)["nodes"]
-        return {each["check"]: each["actual"] for each in node["drift"]}
-
-    def journal(self) -> str:
-        """Return the text of all journals of upgrades."""
-        paths = (self.folder / "state/gpuprov/runs").glob("*-upgrade-*/journal.jsonl")
-        return "".join(path.read_text() for path in paths)
-
-    def installed(self, name: str) -> str:
-        """Return the version of an installed package."""
-        return self.node.run(f"rpm -q --qf '%{{EVR}}' {name}", check=False).stdout
-
-
 @pytest.fixture(scope="module")
 def chain(module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """A node of Rocky Linux 9 with firewalld, and a fleet with a mirror; not locked."""
-    folder = tmp_path_factory.mktemp("rocky")
-    mirror = nvidia.build(folder / "mirror", load(), ["rhel9"])
-    [node] = module_lab.up(
-        1, os=IMAGES["rhel9"], gpu="h200x8", prepare=[with_control_groups, with_network_parameters]
-    )
-    node.run("dnf -q -y install firewalld && systemctl -q enable --now firewalld")
-    (folder / "profiles").mkdir()
-    profile = {"hardware": {"gpu": {"model": "H200 SXM", "count": 8}}}
-    (folder / "profiles/eight.yml").write_text(yaml.safe_dump(profile))
-    with ExitStack() as stack:
-        server, key = stack.enter_context(served(mirror.root)), str(mirror.key)
-        urls = {**mirror.urls(server.url), **mirror.others(server.url)}
-        fleet = {
-            "ssh": yaml.safe_load(module_lab.fleet("eight"))["ssh"],
-            "repositories": {name: {"url": url, "key": key} for name, url in urls.items()},
-            "groups": {
-                "train": {
-                    "profile": "eight",
-                    "os": "rhel9",
-                    "hosts": {node.name: node.address},
-                    "stack": STACK,
-                    "settings": {"kernel": node.kernel, **SETTINGS},
-                }
-            },
-        }
-        yield Chain(node, folder, fleet)
+    with new_chain(module_lab, tmp_path_factory.mktemp("rocky"), "rhel9") as chain:
+        chain.node.run("dnf -q -y install firewalld && systemctl -q enable --now firewalld")
+        yield chain
 
 
 def test_from_bootstrap_to_a_node_in_sync(chain: Chain) -> None:

@@ -222,7 +222,7 @@ class Platform:
     reinstall: str | None = None
     """Command that brings back the files of `{package}` at `{version}`."""
     headers_prefix: str | None = None
-    """Name of the package with a kernel's headers, before the kernel's release."""
+    """Name of apt's package with a kernel's headers, before the kernel's release."""
     module_folder: str | None = None
     """Folder of a kernel in which DKMS installs modules."""
     initramfs: Literal["initramfs-tools", "dracut"] | None = None

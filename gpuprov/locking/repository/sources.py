@@ -40,7 +40,7 @@ ARCHIVE_SUITES = {
 }
 """Suites of a distribution's own archive, as in the default sources of Debian 12 and Ubuntu 24.04."""
 
-RELEASED = {"docker-ce": "gpg", "appstream": "", "epel": ""}
+RELEASED = {"docker-ce": "gpg", "appstream": "", "epel": "", "amazonlinux": ""}
 """Repositories of rpms with a folder for each release → name of the key's file next to these folders.
 
 Empty if no publisher serves all systems of the family: the fleet states the key.

@@ -18,7 +18,7 @@ FILES_AT_MOST = 200
 """Number of differing files that the probe sends."""
 DOUBLED = "in two versions"
 """State of a package of rpm that is installed in another version, too."""
-SEVERAL = re.compile(r"(?:kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
+SEVERAL = re.compile(r"(?:kernel(?:\d+\.\d+)?(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
 """Packages that rpm has in several versions (dnf.conf(5), `installonlypkgs`); keys are such packages."""
 
 

@@ -9,7 +9,7 @@ import gpuprov_dnf as dnf
 import gpuprov_versionlock as versionlock
 from gpuprov_failures import Failed as DnfFailed
 from gpuprov_locks import RUN_DNF
-from gpuprov_node import RPM_FORM, RPM_KEY, SEVERAL
+from gpuprov_node import RPM_FORM, RPM_KEY, SEVERAL, headers_package
 from gpuprov_replace import make_folders, replace
 from gpuprov_repos import repositories
 
@@ -34,7 +34,6 @@ DNF_S, LOCK_S = 1800, 300
 """Time limits in seconds, of a call of dnf and of a wait for another one."""
 TOOLS = ["dkms", "gcc", "gcc-c++", "make", "elfutils-libelf-devel"]
 """Packages that DKMS needs to build, with the one that has a kernel's headers."""
-HEADERS = "kernel-devel-"
 
 
 def installed() -> "Installed":
@@ -258,7 +257,7 @@ def have_compiler(kernels: "Iterable[str]") -> None:
         Failed: it cannot be installed, or other packages would be removed.
     """
     there = installed()
-    missing = [name for name in [*TOOLS, *(HEADERS + kernel for kernel in kernels)] if name not in there]
+    missing = [name for name in [*TOOLS, *map(headers_package, kernels)] if name not in there]
     if missing:
         change(dnf.installation(missing, LOCK_S, True), [])
 

@@ -28,6 +28,7 @@ from gpuprov_lab.mirror.specs import (
     toolkit_repository,
 )
 from gpuprov_lab.mirror.stubs import with_contents
+from gpuprov_lab.releases import BY_SYSTEM, Release
 
 APT_ABOUT = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA"}
 KEYRING_FILE = "usr/share/keyrings/cuda-archive-keyring.gpg"
@@ -113,8 +114,8 @@ def build(
         _build_cuda(mirror, catalog.systems[name], catalog, arch, base, key, change)
         if catalog.systems[name].family in DOCA_FAMILIES:
             _build_doca(mirror, catalog.systems[name], arch, key, change)
-        if name == publishers.SYSTEM:
-            _build_others(mirror, arch, key, change)
+        if name in BY_SYSTEM:
+            _build_others(mirror, BY_SYSTEM[name], arch, key, change)
     _build_toolkit(mirror, arch, key, change)
     return mirror
 
@@ -172,11 +173,12 @@ def _build_doca(mirror: Mirror, system: System, arch: str, key: SigningKey, chan
         apt.build_flat(folder, specs, key, {"Origin": "DOCA", "Label": "DOCA"})
 
 
-def _build_others(mirror: Mirror, arch: str, key: SigningKey, change: Change) -> None:
-    """Build the repositories of other publishers, for the RHEL family."""
+def _build_others(mirror: Mirror, release: Release, arch: str, key: SigningKey, change: Change) -> None:
+    """Build the repositories of other publishers for a release."""
     for name, (place, specs) in publishers.REPOSITORIES.items():
-        folder = place.format(release=publishers.RELEASE, arch=arch)
-        rpm.build(mirror.root / folder, change(name, specs()), key)
+        folder = place.format(release=release.number, arch=arch)
+        if found := specs(release):
+            rpm.build(mirror.root / folder, change(name, found), key)
 
 
 def _filled(system: System, specs: list[PackageSpec]) -> list[PackageSpec]:

@@ -1,4 +1,4 @@
-"""Stub packages of the repositories of other publishers: Docker, AppStream and EPEL.
+"""Stub packages of the repositories of other publishers: Docker, AppStream, EPEL and Amazon.
 
 Units have the names and the start commands of Docker's and the RHEL family's packages; their programs start
 Debian's, on a node that has them.
@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.releases import Release
 
-SYSTEM, RELEASE = "rhel9", "9"
-"""The played system's id in the catalog, and its release in addresses."""
 HIDDEN = "usr/lib/gpuprov-lab/debian"
 """Folder of Debian's package manager, and of programs that only stub packages bring into PATH."""
 UNITS = "usr/lib/systemd/system"
@@ -67,6 +66,12 @@ RestartSec=5
 [Install]
 WantedBy=multi-user.target
 """
+EXPORTER = "golang-github-prometheus-node-exporter"
+OPTIONS = """\
+# Additional startup options for the Docker daemon.
+OPTIONS="--default-ulimit nofile=1024:4096"
+"""
+"""/etc/sysconfig/docker of Amazon Linux, with lower numbers: programs of a lab node cannot raise limits."""
 EXPORTER_UNIT = """\
 [Unit]
 Description=Prometheus exporter for machine metrics
@@ -91,59 +96,78 @@ if [ $1 -ge 1 ]; then systemctl try-restart {units} || :; fi
 """Script after its former release is removed, as %systemd_postun_with_restart."""
 
 
-def docker_repository() -> list[PackageSpec]:
-    """Return Docker's own packages, in two releases."""
+def docker_repository(release: Release) -> list[PackageSpec]:
+    """Return Docker's own packages, in two versions; none for a release with a Docker of its own."""
+    if "docker" in release.versions:
+        return []
     found = []
-    for release, containerd in (("28.5.2", "1.7.28"), ("29.5.3", "2.2.1")):
-        units = {f"{UNITS}/docker.service": DOCKER_UNIT, f"{UNITS}/docker.socket": DOCKER_SOCKET}
+    for docker, containerd in (("28.5.2", "1.7.28"), ("29.5.3", "2.2.1")):
         needs = f"docker-ce-cli, containerd.io (>= {containerd}), container-selinux, iptables"
         found += [
-            with_units(
-                stub(
-                    "docker-ce",
-                    f"3:{release}-1.el9",
-                    ("usr/bin/dockerd",),
-                    units,
-                    needs,
-                    "groupadd -f -r docker\n",
-                )
-            ),
-            stub("docker-ce-cli", f"1:{release}-1.el9", ("usr/bin/docker",)),
-            with_units(
-                stub(
-                    "containerd.io",
-                    f"{containerd}-1.el9",
-                    ("usr/bin/containerd", "usr/bin/ctr"),
-                    {f"{UNITS}/containerd.service": CONTAINERD_UNIT},
-                    needs="container-selinux",
-                )
-            ),
+            _docker("docker-ce", f"3:{docker}-1.{release.dist}", ("usr/bin/dockerd",), needs),
+            stub("docker-ce-cli", f"1:{docker}-1.{release.dist}", ("usr/bin/docker",)),
+            _containerd("containerd.io", f"{containerd}-1.{release.dist}", needs="container-selinux"),
         ]
     return found
 
 
-def appstream() -> list[PackageSpec]:
-    """Return packages of the distribution that a lock names with a version."""
-    podman = [
-        stub("podman", f"6:{release}.el9_6", ("usr/bin/podman",), needs="container-selinux, iptables")
-        for release in ("5.4.0-9", "5.4.0-12")
+def _docker(
+    name: str, version: str, programs: tuple[str, ...], needs: str, unit: str = DOCKER_UNIT, **files: str
+) -> PackageSpec:
+    """Return a package of Docker with its units; `files` are below /etc/sysconfig."""
+    texts = {f"{UNITS}/docker.service": unit, f"{UNITS}/docker.socket": DOCKER_SOCKET}
+    texts |= {f"etc/sysconfig/{each}": text for each, text in files.items()}
+    return with_units(stub(name, version, programs, texts, needs, "groupadd -f -r docker\n"))
+
+
+def _containerd(name: str, version: str, needs: str) -> PackageSpec:
+    """Return a package of containerd with its unit."""
+    unit = {f"{UNITS}/containerd.service": CONTAINERD_UNIT}
+    return with_units(stub(name, version, ("usr/bin/containerd", "usr/bin/ctr"), unit, needs))
+
+
+def amazonlinux(release: Release) -> list[PackageSpec]:
+    """Return packages of Amazon Linux that a lock names with a version; none for other releases."""
+    if "docker" not in release.versions:
+        return []
+    unit = DOCKER_UNIT.replace(".sock\n", ".sock $OPTIONS\n", 1)
+    unit = unit.replace("Type=notify\n", "Type=notify\nEnvironmentFile=-/etc/sysconfig/docker\n", 1)
+    programs = ("usr/bin/dockerd", "usr/bin/docker")
+    needs = "containerd, iptables, runc"
+    found = [
+        _docker("docker", each, programs, needs, unit, docker=OPTIONS) for each in release.versions["docker"]
     ]
-    perf = [stub("perf", f"5.14.0-570.{patch}.1.el9_6") for patch in ("12", "21")]
-    return [*podman, *perf, stub("sysstat", "12.5.4-9.el9")]
+    found += [_containerd("containerd", each, needs="runc") for each in release.versions["containerd"]]
+    return [
+        *found,
+        *(stub(name, each) for name in ("runc", "sysstat") for each in release.versions[name]),
+    ]
 
 
-def epel() -> list[PackageSpec]:
-    """Return packages of EPEL that a lock names with a version."""
+def appstream(release: Release) -> list[PackageSpec]:
+    """Return packages of the RHEL family that a lock names with a version; none for other releases."""
+    if "podman" not in release.versions:
+        return []
+    needs = "container-selinux, iptables"
+    podman = [stub("podman", each, ("usr/bin/podman",), needs=needs) for each in release.versions["podman"]]
+    return [*podman, *(stub(name, each) for name in ("perf", "sysstat") for each in release.versions[name])]
+
+
+def epel(release: Release) -> list[PackageSpec]:
+    """Return packages of EPEL that a lock names with a version; none for a release that it does not serve."""
+    if EXPORTER not in release.versions:
+        return []
     files = {f"{UNITS}/prometheus-node-exporter.service": EXPORTER_UNIT}
     text = WRAPPER.format(hidden=HIDDEN, name="prometheus-node-exporter")
     files |= {"usr/bin/node_exporter": text}
-    return [with_units(stub("golang-github-prometheus-node-exporter", "1.9.1-1.el9", (), files))]
+    return [with_units(stub(EXPORTER, release.oldest(EXPORTER), (), files))]
 
 
-REPOSITORIES: dict[str, tuple[str, Callable[[], list[PackageSpec]]]] = {
+REPOSITORIES: dict[str, tuple[str, Callable[[Release], list[PackageSpec]]]] = {
     "docker-ce": ("linux/centos/{release}/{arch}/stable", docker_repository),
     "appstream": ("{release}/AppStream/{arch}/os", appstream),
     "epel": ("epel/{release}/Everything/{arch}", epel),
+    "amazonlinux": ("amazonlinux/{release}/{arch}/os", amazonlinux),
 }
 """Id in the catalog → place below a mirror's root, and its packages."""
 

@@ -4,8 +4,11 @@ Changes nothing. Runs on the node, with the modules of plugins/module_utils. Arg
 keys and values that daemon.json must have.
 
     {"installed": {"docker.io": "20.10.24+dfsg1-1+deb12u1"}, "text": "{…}" or null, "merged": "{…}",
-     "broken": null, "stale": false, "containers": ["trainer"], "silent": null, "live_restore": false}
+     "options": "OPTIONS=\"\"\n" or null, "broken": null, "stale": false, "containers": ["trainer"],
+     "silent": null, "live_restore": false}
 
+`options` is /etc/sysconfig/docker without limits of containers, if dockerd would refuse to start because
+daemon.json has limits, too; `merged` then has these limits. Amazon's package states one there.
 `broken` is the place where daemon.json is not JSON: "line 3, column 5: Expecting value"; such a file is not
 written, and `text` may have other characters. `stale`: the daemon started before the last change to its
 configuration or the toolkit's hook, which it reads only at its start. `containers` are those that run;
@@ -15,6 +18,7 @@ configuration or the toolkit's hook, which it reads only at its start. `containe
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -23,7 +27,11 @@ from gpuprov_node import installed, started
 
 CONFIG = Path("/etc/docker/daemon.json")
 OURS = Path("/var/lib/gpuprov/daemon.json")  # the role's record of its keys in daemon.json
-READ_AT_START = (CONFIG, Path("/usr/bin/nvidia-container-runtime-hook"))
+OPTIONS = Path("/etc/sysconfig/docker")
+LIMITS = "default-ulimits"
+LIMIT = re.compile(r" *--default-ulimit[= ]([a-z]+)=(-?[0-9]+)(?::(-?[0-9]+))?")
+"""The option of dockerd with one limit: name, soft, hard."""
+READ_AT_START = (CONFIG, OPTIONS, Path("/usr/bin/nvidia-container-runtime-hook"))
 
 
 def merge(document, wanted, ours):
@@ -76,6 +84,21 @@ def read(text):
     return (document, None) if isinstance(document, dict) else ({}, "line 1, column 1: not an object")
 
 
+def moved(wanted, document, options):
+    """Return the document with the limits of dockerd's options, and the options without them; None as the
+    latter if they have none, or if daemon.json is to have no limits.
+
+    dockerd does not start with both. A limit that the document has takes precedence.
+    """
+    found = LIMIT.findall(options or "")
+    if not found or LIMITS not in wanted:
+        return document, None
+    limits = {
+        limit: {"Name": limit, "Hard": int(hard or soft), "Soft": int(soft)} for limit, soft, hard in found
+    }
+    return {**document, LIMITS: {**limits, **document[LIMITS]}}, LIMIT.sub("", options)
+
+
 def main(wanted):
     """Print packages, daemon.json with the role's settings merged into it, and Docker's containers as JSON.
 
@@ -85,6 +108,7 @@ def main(wanted):
     text, wrong = content(CONFIG)
     document, broken = read(text)
     result = merge(document, wanted, read(content(OURS)[0])[0])
+    result, options = moved(wanted, result, content(OPTIONS)[0])
     since = started("docker.service")
     written = [path.stat().st_ctime for path in READ_AT_START if path.exists()]
     silent, running = None, []
@@ -96,6 +120,7 @@ def main(wanted):
         "installed": installed(),
         "text": text,
         "merged": text or "" if result == document else json.dumps(result, indent=4) + "\n",
+        "options": options,
         "broken": wrong or broken,
         "stale": since is not None and max(written, default=0) > since,
         "containers": running,

@@ -6,12 +6,14 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 "waits": whether a kernel that GRUB holds back may lack the module until another node has compiled it,
 "builds": [those of other nodes: {"kernel": release, "vermagic": …, "modules": {file: sha256}}]}.
 
-    {"manager": "apt", "system": "debian", "kernels": ["6.1.0-56-amd64"], "unbuilt": [], "fitting": [],
+    {"manager": "apt", "system": "debian", "kernels": ["6.1.0-56-amd64"],
+     "headers": ["linux-headers-6.1.0-56-amd64"], "unbuilt": [], "fitting": [],
      "source": "nvidia-current/535.309.01", "outdated": false, "packages": {"dkms": "3.0.10-8+deb12u1"},
      "left": [], "broken": ["nvidia-kernel-dkms"], "held": ["libcuda1"], "streams": [], "dracut": false,
      "bls": false, "reason": "NVIDIA driver 535.309.01 …"}
 
-`system` is ID of os-release. `kernels` are those that need the module, `fitting` those that a build of
+`system` is ID of os-release. `kernels` are those that need the module, `headers` the packages with their
+headers, `fitting` those that a build of
 another node fits, `unbuilt` those without the module, or with another module than that build. `outdated`: a
 new grub.cfg, or the role's program for boot entries, would set another default. `left` are removed packages
 with their configuration still there. `dracut`: it is installed. `bls`: kernels are added as entries in
@@ -30,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_manager import package_manager
-from gpuprov_node import os_release, output, packages
+from gpuprov_node import headers_package, os_release, output, packages
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
@@ -248,6 +250,7 @@ def main() -> None:
         "manager": package_manager().NAME,
         "system": os_release().get("ID", ""),
         "kernels": kernels,
+        "headers": [headers_package(kernel) for kernel in kernels],
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),
         "source": source(version),

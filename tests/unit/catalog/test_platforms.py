@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import gpuprov_initramfs as initramfs
+import gpuprov_node
 import gpuprov_sources as sources
 import pytest
-import yaml
 
 from gpuprov.bootstrap.enter import cloud_logins
 from gpuprov.catalog import load, platforms
@@ -16,7 +16,7 @@ from gpuprov.catalog.platforms import platform
 from gpuprov.catalog.releases import OWN
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.firstboot.node import first_boot
-from tests import ROOT
+from gpuprov.probe.parse.packages import SEVERAL
 from tests.systems import SUPPORTED
 from tests.unit.roles.scripts import script
 
@@ -93,12 +93,30 @@ def test_first_logins() -> None:
     assert cloud_logins("") == cloud_logins("templeos5") == ()
 
 
-@pytest.mark.parametrize("manager", ["apt", "dnf"])
-def test_variables_of_roles_are_the_tables(manager: str) -> None:
-    path = ROOT / f"roles/nvidia_driver/vars/{manager}.yml"
-    stated = yaml.safe_load(path.read_text(encoding="utf-8"))
-    of = [row for row in platforms.platforms() if row.manager == manager and row.headers_prefix]
-    assert {row.headers_prefix for row in of} == {stated["__nvidia_driver_headers_prefix"]}
+HEADERS = [
+    ("rhel9", "5.14.0-570.12.1.el9_6.x86_64", "kernel-devel-5.14.0-570.12.1.el9_6.x86_64"),
+    ("rhel9", "5.14.0-570.12.1.el9_6.aarch64+64k", "kernel-64k-devel-5.14.0-570.12.1.el9_6.aarch64"),
+    ("rhel9", "5.15.0-313.189.5.2.el9uek.x86_64", "kernel-uek-devel-5.15.0-313.189.5.2.el9uek.x86_64"),
+    ("amzn2023", "6.1.155-176.282.amzn2023.x86_64", "kernel-devel-6.1.155-176.282.amzn2023.x86_64"),
+    ("amzn2023", "6.12.53-69.119.amzn2023.x86_64", "kernel6.12-devel-6.12.53-69.119.amzn2023.x86_64"),
+    ("amzn2023", "6.18.44-99.149.amzn2023.aarch64", "kernel6.18-devel-6.18.44-99.149.amzn2023.aarch64"),
+    ("debian12", "6.1.0-56-amd64", "linux-headers-6.1.0-56-amd64"),
+]
+"""System, release of a kernel, package with its headers."""
+
+
+@pytest.mark.parametrize(("system", "kernel", "package"), HEADERS)
+def test_headers_have_the_same_name_on_the_node(
+    system: str, kernel: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = platform(system)
+    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: row.manager == "apt")
+    assert platforms.headers_package(row, kernel) == gpuprov_node.headers_package(kernel) == package
+    assert platforms.HEADERS == gpuprov_node.HEADERS
+    if row.manager == "dnf":
+        name = package.removesuffix(f"-{kernel.partition('+')[0]}")
+        assert gpuprov_node.SEVERAL.match(name)
+        assert SEVERAL.match(name)
 
 
 def test_scripts_of_nodes_agree_with_the_table() -> None:

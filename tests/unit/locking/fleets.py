@@ -10,7 +10,7 @@ import yaml
 from gpuprov_lab.mirror import nvidia
 from tests.systems import SUPPORTED
 
-SYSTEMS = [*SUPPORTED, "rhel8", "rhel10", "amzn2023"]
+SYSTEMS = [*SUPPORTED, "rhel8"]
 LIBRARIES = {"cudnn": "auto", "nccl": "auto"}
 # group: system, profile, stated components in addition to NVIDIA's repository
 GROUPS = {

@@ -525,6 +525,42 @@ def test_daemon_configuration_is_merged(document: Any, wanted: Any, ours: Any, m
     assert docker.merge(merged, wanted, wanted) == merged
 
 
+MEMLOCK = {"Name": "memlock", "Hard": 4096, "Soft": 4096}
+NOFILE = {"Name": "nofile", "Hard": 65536, "Soft": 32768}
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "written", "left"),
+    [
+        ({}, 'OPTIONS="--default-ulimit nofile=32768:65536"\n', {"nofile": NOFILE}, 'OPTIONS=""\n'),
+        (
+            {},
+            'A=1\nOPTIONS="--ip-forward=true --default-ulimit=nofile=32768:65536 --debug"\n',
+            {"nofile": NOFILE},
+            'A=1\nOPTIONS="--ip-forward=true --debug"\n',
+        ),
+        (
+            {"nofile": {**NOFILE, "Soft": 1024}},
+            'OPTIONS="--default-ulimit nofile=9"\n',
+            {"nofile": {**NOFILE, "Soft": 1024}},
+            'OPTIONS=""\n',
+        ),
+        ({}, 'OPTIONS="--debug"\n', {}, None),
+        ({}, None, {}, None),
+    ],
+    ids=["Amazon's", "with others", "another value in daemon.json", "no limit", "no file"],
+)
+def test_limits_of_dockerds_options_move_to_daemon_json(
+    limits: dict[str, Any], options: str | None, written: dict[str, Any], left: str | None
+) -> None:
+    """Do so only if daemon.json has limits: dockerd takes them from one place."""
+    wanted = {"default-ulimits": {"memlock": MEMLOCK}}
+    document = {"default-ulimits": {"memlock": MEMLOCK, **limits}}
+    expected = {"default-ulimits": {"memlock": MEMLOCK, **written, **limits}}
+    assert docker.moved(wanted, document, options) == (expected, left)
+    assert docker.moved({}, {}, options) == ({}, None)
+
+
 @pytest.mark.parametrize(
     ("text", "broken"),
     [

@@ -93,6 +93,8 @@ def test_a_repository_of_dnf_that_another_file_states_too_is_noted() -> None:
     ("owner", "unsigned", "found"),
     [
         ("rocky-repos", "", []),
+        ("amazon-linux-repo-s3", "", []),
+        ("nvidia-release", "", ["http://m/appstream"]),
         ("rocky-repos", "[appstream]", ["http://m/appstream"]),
         ("site-repos", "", ["http://m/appstream"]),
         ("file /etc/yum.repos.d/rocky.repo is not owned by any package", "", ["http://m/appstream"]),

@@ -1,9 +1,11 @@
-"""Files with which the played system's sshd reads its options as on RHEL 9; the program is Debian's.
+"""Files with which the played system's sshd reads its options as in RHEL's family; the program is Debian's.
 
-`50-redhat.conf` includes the crypto policy; the unit is sshd.service and reads /etc/sysconfig/sshd.
+A drop-in includes the crypto policy; the unit is sshd.service and reads /etc/sysconfig/sshd.
 """
 
 from __future__ import annotations
+
+from gpuprov_lab.releases import Release
 
 POLICY = "etc/crypto-policies/back-ends/opensshserver.config"
 CONFIG = """\
@@ -11,8 +13,8 @@ Include /etc/ssh/sshd_config.d/*.conf
 AuthorizedKeysFile .ssh/authorized_keys
 Subsystem sftp /usr/libexec/openssh/sftp-server
 """
-REDHAT = f"""\
-Include /{POLICY}
+INCLUDED = f"Include /{POLICY}\n"
+REDHAT = """\
 SyslogFacility AUTHPRIV
 KbdInteractiveAuthentication no
 GSSAPIAuthentication yes
@@ -24,8 +26,6 @@ PrintMotd no
 ALGORITHMS = {
     "Ciphers": "aes256-gcm@openssh.com,chacha20-poly1305@openssh.com,aes256-ctr,aes128-gcm@openssh.com,"
     "aes128-ctr",
-    "MACs": "hmac-sha2-256-etm@openssh.com,hmac-sha1-etm@openssh.com,umac-128-etm@openssh.com,"
-    "hmac-sha2-512-etm@openssh.com,hmac-sha2-256,hmac-sha1,umac-128@openssh.com,hmac-sha2-512",
     "KexAlgorithms": "curve25519-sha256,curve25519-sha256@libssh.org,ecdh-sha2-nistp256,ecdh-sha2-nistp384,"
     "ecdh-sha2-nistp521,diffie-hellman-group-exchange-sha256,diffie-hellman-group14-sha256,"
     "diffie-hellman-group16-sha512,diffie-hellman-group18-sha512",
@@ -34,7 +34,7 @@ ALGORITHMS = {
     "CASignatureAlgorithms": "ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,ssh-ed25519,"
     "rsa-sha2-256,rsa-sha2-512",
 }
-"""Algorithms of the policy DEFAULT, in the order of RHEL 9, without certificates and security keys."""
+"""Algorithms of the policy DEFAULT but MACs, in the order of RHEL 9; no certificates and security keys."""
 UNIT = """\
 [Unit]
 Description=OpenSSH server daemon
@@ -66,16 +66,24 @@ Accept=yes
 [Install]
 WantedBy=sockets.target
 """
-FILES = {
-    "etc/ssh/sshd_config": CONFIG,
-    "etc/ssh/sshd_config.d/50-redhat.conf": REDHAT,
-    POLICY: "".join(f"{keyword} {names}\n" for keyword, names in ALGORITHMS.items()),
-    "etc/crypto-policies/config": "DEFAULT\n",
-    "etc/sysconfig/sshd": "# OPTIONS are arguments of sshd.\n",
-    "usr/lib/systemd/system/sshd.service": UNIT,
-    "usr/lib/systemd/system/sshd.socket": SOCKET,
-}
-"""Path → content."""
+
+
+def files(release: Release) -> dict[str, str]:
+    """Return path → content of sshd's files."""
+    names = {**ALGORITHMS, "MACs": ",".join(release.macs)}
+    drop_ins = {release.policy_file: INCLUDED}
+    drop_ins["50-redhat.conf"] = drop_ins.get("50-redhat.conf", "") + REDHAT
+    return {
+        "etc/ssh/sshd_config": CONFIG + release.sshd_options,
+        **{f"etc/ssh/sshd_config.d/{name}": text for name, text in drop_ins.items()},
+        POLICY: "".join(f"{keyword} {each}\n" for keyword, each in names.items()),
+        "etc/crypto-policies/config": "DEFAULT\n",
+        "etc/sysconfig/sshd": "# OPTIONS are arguments of sshd.\n",
+        "usr/lib/systemd/system/sshd.service": UNIT,
+        "usr/lib/systemd/system/sshd.socket": SOCKET,
+    }
+
+
 PLAY = """\
 systemctl disable ssh.service
 rm /lib/systemd/system/ssh.service /lib/systemd/system/ssh.socket

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from gpuprov_lab.mirror.publishers import UNITS, stub
 from gpuprov_lab.mirror.specs import PackageSpec
+from gpuprov_lab.releases import Release
 
 PROGRAMS = (
     *("nftables", "firewalld", "docker.io", "podman", "crun", "uidmap", "slirp4netns", "netavark"),
     *("aardvark-dns", "prometheus-node-exporter"),
 )
 """Debian's packages of them."""
+SINCE_TRIXIE = ("docker-cli",)
+"""Packages that Debian 12 has as a part of others."""
 NFT_UNIT = """\
 [Unit]
 Description=Netfilter Tables
@@ -59,10 +62,15 @@ MOVED_UNITS = ("nftables", "firewalld", "docker", "containerd", "podman", "prome
 """Beginnings of the names of Debian's units that belong to these programs."""
 
 
-def firewalls() -> list[PackageSpec]:
+def programs(release: Release) -> tuple[str, ...]:
+    """Return Debian's packages of firewalls, engines and exporter, of the Debian that plays a release."""
+    return (*PROGRAMS, *(SINCE_TRIXIE if release.codename == "trixie" else ()))
+
+
+def firewalls(release: Release) -> list[PackageSpec]:
     """Return the distribution's packages of nftables and firewalld."""
     conf = {"etc/sysconfig/nftables.conf": "# Tables of the site.\n", f"{UNITS}/nftables.service": NFT_UNIT}
-    nftables = stub("nftables", "1:1.0.9-3.el9", ("usr/sbin/nft",), conf)
+    nftables = stub("nftables", release.oldest("nftables"), ("usr/sbin/nft",), conf)
     unit = {f"{UNITS}/firewalld.service": FIREWALLD_UNIT}
-    programs = ("usr/sbin/firewalld", "usr/bin/firewall-cmd", "usr/bin/firewall-offline-cmd")
-    return [nftables, stub("firewalld", "1.3.4-9.el9_5", programs, unit, needs="nftables")]
+    paths = ("usr/sbin/firewalld", "usr/bin/firewall-cmd", "usr/bin/firewall-offline-cmd")
+    return [nftables, stub("firewalld", release.oldest("firewalld"), paths, unit, needs="nftables")]

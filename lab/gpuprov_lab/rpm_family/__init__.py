@@ -1,7 +1,7 @@
-"""A Debian that plays Rocky Linux 9: real dnf, rpm and dracut, stub packages, and programs that Debian lacks.
+"""A Debian that plays a system with dnf: real dnf, rpm and dracut, stub packages, programs Debian lacks.
 
-`files` has what is copied over Debian's files, `packages` the stubs in the played repositories.
-What such a node does not prove is in docs/proof.md.
+`gpuprov_lab.releases` has what differs between the systems. `files` has what is copied over Debian's files,
+`packages` the stubs in the played repositories. What such a node does not prove is in docs/proof.md.
 """
 
 from __future__ import annotations
@@ -15,26 +15,14 @@ from gpuprov_lab.mirror import rpm
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.publishers import HIDDEN, UNITS
 from gpuprov_lab.mirror.specs import PackageSpec
-from gpuprov_lab.rocky import services, sshd
+from gpuprov_lab.releases import GNU_BASE, Release
+from gpuprov_lab.rpm_family import services, sshd
 
-KERNEL = "5.14.0-570.12.1.el9_6.x86_64"
-"""Release that Debian's kernel gets on the node."""
-REPOSITORIES = "usr/share/gpuprov-lab/rocky"
-STAGED = "usr/lib/gpuprov-lab/rocky"
+REPOSITORIES = "usr/share/gpuprov-lab/repositories"
+STAGED = "usr/lib/gpuprov-lab/played"
 """Folder of the files that are copied over Debian's after its packages are configured."""
-SOURCES = "etc/yum.repos.d/rocky.repo"
-KEY = "etc/pki/rpm-gpg/RPM-GPG-KEY-Rocky-9"
+KEYS = "etc/pki/rpm-gpg"
 
-RELEASE = """\
-NAME="Rocky Linux"
-VERSION="9.6 (Blue Onyx)"
-ID="rocky"
-ID_LIKE="rhel centos fedora"
-VERSION_ID="9.6"
-PLATFORM_ID="platform:el9"
-PRETTY_NAME="Rocky Linux 9.6 (Blue Onyx)"
-CPE_NAME="cpe:/o:rocky:rocky:9::baseos"
-"""
 DNF = """\
 [main]
 gpgcheck=1
@@ -45,7 +33,7 @@ skip_if_unavailable=False
 """
 REPOSITORY = """\
 [{name}]
-name=Rocky Linux 9 - {name}
+name={title} - {name}
 baseurl=file:///{place}/{name}
 enabled=1
 gpgcheck=1
@@ -89,60 +77,64 @@ exec python3 -c 'import sys; from dnf.automatic.main import main; sys.exit(main(
 """
 NEW_KERNEL = '#!/bin/sh\n[ "$1" != add ] || exec /usr/sbin/dkms autoinstall -k "$2"\n'
 
-BASE = (
-    *("rocky-release", "rocky-repos", "rocky-gpg-keys", "filesystem", "setup", "glibc", "bash", "coreutils"),
-    *("systemd", "systemd-udev", "dracut", "grubby", "grub2-tools", "kmod", "linux-firmware", "libgcc"),
-    *("openssh-server", "openssh-clients", "sudo", "python3", "python3-libs", "dnf", "python3-dnf", "rpm"),
-    *("dnf-plugins-core", "crypto-policies", "crypto-policies-scripts", "chkconfig", "iproute", "procps-ng"),
-    *(
-        "pciutils",
-        "tar",
-        "dbus",
-        "dbus-broker",
-        "chrony",
-        "kernel",
-        "kernel-core",
-        "kernel-modules",
-        "kernel-modules-core",
-    ),
-)
-"""Packages of a fresh node, as names in rpm's database; their files are Debian's, and belong to none."""
-KERNELS = ("kernel", "kernel-core", "kernel-modules", "kernel-modules-core", "kernel-devel")
 OFFERED = (
     *("gcc-c++", "elfutils-libelf-devel", "kernel-headers", "opencl-filesystem", "ocl-icd", "iptables"),
     *("container-selinux", "sysstat", "perf", "nvme-cli", "xfsprogs", "e2fsprogs", "nfs-utils"),
 )
+"""Packages that a node can install, by their names only."""
 
 
-def packages() -> dict[str, list[PackageSpec]]:
+def base(release: Release) -> tuple[str, ...]:
+    """Return the packages of a fresh node, as names in rpm's database; their files are Debian's, and belong
+    to none.
+    """
+    return (*release.own, *GNU_BASE, *(name for name in release.kernels if not name.endswith("-devel")))
+
+
+def packages(release: Release) -> dict[str, list[PackageSpec]]:
     """Return the played repositories: name → stub packages."""
-    version, _, release = KERNEL.removesuffix(".x86_64").partition("-")
-    kernel = f"{version}-{release}"
-    plain = [name for name in (*BASE, *OFFERED) if name not in KERNELS]
-    contents = {"rocky-repos": {SOURCES: _sources().encode()}}
-    base = [PackageSpec(name, "9.6-1.el9", "x86_64", files=contents.get(name, {})) for name in plain]
-    base += [PackageSpec(name, kernel, "x86_64", files=_kernel_files(name)) for name in KERNELS]
-    base += [
-        _wrapper("gcc", "11.5.0-5.el9_5"),
-        _wrapper("make", "1:4.3-8.el9"),
-        _version_lock(),
-        _automatic(),
-        PackageSpec("python3.12", "3.12.9-1.el9", "x86_64", links={"usr/bin/python3.12": "python3"}),
-        *services.firewalls(),
+    plain = [name for name in (*release.own, *GNU_BASE, *OFFERED) if name not in release.kernels]
+    contents = {release.own[1]: {_sources_file(release): _sources(release).encode()}}
+    version = f"{release.version}-1.{release.dist}"
+    found = [PackageSpec(name, version, "x86_64", files=contents.get(name, {})) for name in plain]
+    found += [
+        PackageSpec(name, release.evr, "x86_64", files=_kernel_files(release, name))
+        for name in release.kernels
     ]
-    return {"baseos": base, "epel": [_dkms()]}
+    found += [
+        _wrapper("gcc", release.oldest("gcc")),
+        _wrapper("make", release.oldest("make")),
+        _dkms(release.oldest("dkms")),
+        _version_lock(release.oldest("python3-dnf-plugin-versionlock")),
+        _automatic(release.oldest("dnf-automatic")),
+        *(
+            PackageSpec(name, release.oldest(name), "x86_64", links={f"usr/bin/{name}": "python3"})
+            for name in release.pythons
+        ),
+        *services.firewalls(release),
+    ]
+    first, *others = release.repositories
+    return {
+        first: [spec for spec in found if all(spec.name not in release.repositories[name] for name in others)]
+    } | {name: [spec for spec in found if spec.name in release.repositories[name]] for name in others}
 
 
-def _sources() -> str:
-    """Return dnf's file of the played repositories, which is the distribution's own."""
-    return "\n".join(REPOSITORY.format(name=name, place=REPOSITORIES, key=KEY) for name in ("baseos", "epel"))
+def _sources_file(release: Release) -> str:
+    """Return the path of dnf's file of the distribution's own repositories."""
+    return f"etc/yum.repos.d/{release.repository_file}"
 
 
-def _kernel_files(name: str) -> dict[str, bytes]:
+def _sources(release: Release) -> str:
+    """Return dnf's file of the played repositories."""
+    words = {"title": release.title, "place": REPOSITORIES, "key": f"{KEYS}/{release.key}"}
+    return "\n".join(REPOSITORY.format(name=name, **words) for name in release.repositories)
+
+
+def _kernel_files(release: Release, name: str) -> dict[str, bytes]:
     """Return the files of a kernel's package: headers of kernel-devel; {} for others."""
-    if name != "kernel-devel":
+    if not name.endswith("-devel"):
         return {}
-    folder = f"usr/src/kernels/{KERNEL}"
+    folder = f"usr/src/kernels/{release.kernel}"
     return {f"{folder}/Makefile": b"all:\n", f"{folder}/include/generated/utsrelease.h": b""}
 
 
@@ -155,27 +147,27 @@ def _wrapper(name: str, version: str, folder: str = "usr/bin", needs: str = "") 
     )
 
 
-def _dkms() -> PackageSpec:
-    """Return the stub of EPEL's DKMS, with the program that kernel-install(8) runs for a new kernel."""
-    stub = _wrapper("dkms", "3.2.2-1.el9", "usr/sbin", needs="gcc, make")
+def _dkms(version: str) -> PackageSpec:
+    """Return the stub of DKMS, with the program that kernel-install(8) runs for a new kernel."""
+    stub = _wrapper("dkms", version, "usr/sbin", needs="gcc, make")
     files = {**stub.files, "usr/lib/kernel/install.d/40-dkms.install": NEW_KERNEL.encode()}
     return replace(stub, files=files)
 
 
-def _version_lock() -> PackageSpec:
+def _version_lock(version: str) -> PackageSpec:
     """Return the stub with dnf's plugin, which is a package of its own and not in fresh images."""
     place = "usr/lib/python3/dist-packages/dnf-plugins/versionlock.py"
     conf = b"[main]\nenabled = 1\nlocklist = /etc/dnf/plugins/versionlock.list\n"
     return PackageSpec(
         "python3-dnf-plugin-versionlock",
-        "4.3.0-20.el9",
+        version,
         "noarch",
         files={"etc/dnf/plugins/versionlock.conf": conf, "etc/dnf/plugins/versionlock.list": b""},
         links={place: f"/{HIDDEN}/versionlock.py"},
     )
 
 
-def _automatic() -> PackageSpec:
+def _automatic(version: str) -> PackageSpec:
     """Return the stub of dnf-automatic, with its configuration, program and timer."""
     files = {
         "etc/dnf/automatic.conf": AUTOMATIC,
@@ -184,70 +176,75 @@ def _automatic() -> PackageSpec:
         f"{UNITS}/dnf-automatic.service": SERVICE,
     }
     encoded = {path: text.encode() for path, text in files.items()}
-    return PackageSpec("dnf-automatic", "4.14.0-25.el9", "noarch", files=encoded)
+    return PackageSpec("dnf-automatic", version, "noarch", files=encoded)
 
 
-def files() -> dict[str, str]:
+def files(release: Release) -> dict[str, str]:
     """Return path → content of the files that the node has in addition to the packages' own."""
     programs = {
         f"usr/sbin/{path.name}": path.read_text()
-        for path in (resources("gpuprov_lab.rocky") / "programs").iterdir()
+        for path in (resources("gpuprov_lab.rpm_family") / "programs").iterdir()
     }
-    entry = f"title Rocky Linux ({KERNEL})\nversion {KERNEL}\nlinux /boot/vmlinuz-{KERNEL}\n"
-    entry += f"initrd /boot/initramfs-{KERNEL}.img\noptions root=/dev/vda1 ro\n"
+    kernel = release.kernel
+    entry = f"title {release.title} ({kernel})\nversion {kernel}\nlinux /boot/vmlinuz-{kernel}\n"
+    entry += f"initrd /boot/initramfs-{kernel}.img\noptions root=/dev/vda1 ro\n"
     return {
         **programs,
-        **sshd.FILES,
+        **sshd.files(release),
+        **release.files,
         "etc/dnf/dnf.conf": DNF,
-        "etc/dnf/vars/releasever": "9\n",
+        "etc/dnf/vars/releasever": f"{release.releasever}\n",
         "etc/dnf/plugins/local.conf": "[main]\nenabled = 0\n",
         "etc/rpm/macros.gpuprov-lab": "%_dbpath /var/lib/rpm\n",
-        SOURCES: _sources(),
+        _sources_file(release): _sources(release),
         "etc/ld.so.conf.d/lib64.conf": "/usr/lib64\n",
-        "etc/rocky-release": "Rocky Linux release 9.6 (Blue Onyx)\n",
+        f"etc/{release.release_file}": f"{release.title}\n",
         "etc/default/grub": 'GRUB_DEFAULT=saved\nGRUB_CMDLINE_LINUX=""\nGRUB_ENABLE_BLSCFG=true\n',
         "etc/kernel/cmdline": "root=/dev/vda1 ro\n",
         "etc/sysconfig/kernel": "UPDATEDEFAULT=yes\nDEFAULTKERNEL=kernel-core\n",
-        f"boot/loader/entries/0123456789abcdef0123456789abcdef-{KERNEL}.conf": entry,
+        f"boot/loader/entries/0123456789abcdef0123456789abcdef-{kernel}.conf": entry,
     }
 
 
-def add(root: Path) -> None:
+def add(root: Path, release: Release) -> None:
     """Write the files (staged, the finish script moves them) and the repositories into a root; a new key
     signs these, and is not kept.
     """
-    for path, text in files().items():
+    for path, text in files(release).items():
         staged = root / STAGED / path
         staged.parent.mkdir(parents=True, exist_ok=True)
         write_whole(staged, text, 0o755 if text.startswith("#!") else 0o644)
     remove_tree(root / REPOSITORIES)
     with signing_key() as key:
-        for name, specs in packages().items():
+        for name, specs in packages(release).items():
             rpm.build(root / REPOSITORIES / name, specs, key)
-        (root / KEY).parent.mkdir(parents=True, exist_ok=True)
-        (root / KEY).write_bytes(key.public)
+        (root / KEYS).mkdir(parents=True, exist_ok=True)
+        (root / KEYS / release.key).write_bytes(key.public)
 
 
-PLAY = f"""\
+def play(release: Release) -> str:
+    """Return shell commands that turn the installed Debian into the played system. The text has no braces."""
+    kernel = release.kernel
+    return f"""\
 hidden=/{HIDDEN}
 mkdir -p $hidden/bin $hidden/units
-# The kernel under a name of Rocky's.
+# The kernel under a name of the played system's.
 old=$(ls /lib/modules)
-mv /lib/modules/$old /lib/modules/{KERNEL}
-mv /boot/vmlinuz-$old /boot/vmlinuz-{KERNEL}
-mv /boot/config-$old /boot/config-{KERNEL}
-mv /boot/System.map-$old /boot/System.map-{KERNEL}
+mv /lib/modules/$old /lib/modules/{kernel}
+mv /boot/vmlinuz-$old /boot/vmlinuz-{kernel}
+mv /boot/config-$old /boot/config-{kernel}
+mv /boot/System.map-$old /boot/System.map-{kernel}
 rm -f /boot/initrd.img-* /vmlinuz* /initrd.img*
-ln -s /usr/src/kernels/{KERNEL} /lib/modules/{KERNEL}/build
-depmod {KERNEL}
+ln -s /usr/src/kernels/{kernel} /lib/modules/{kernel}/build
+depmod {kernel}
 echo compress=cat >/etc/dracut.conf.d/lab.conf
-dracut --quiet --force /boot/initramfs-{KERNEL}.img {KERNEL}
+dracut --quiet --force /boot/initramfs-{kernel}.img {kernel}
 # Programs that stub packages bring into PATH again, and files that replace Debian's.
 mv /usr/lib/python3/dist-packages/dnf-plugins/versionlock.py $hidden/
 rm /etc/dnf/plugins/versionlock.*
 for path in {" ".join(services.MOVED)}; do cp -L $path $hidden/bin/; rm $path; done
 for name in {" ".join(services.MOVED_UNITS)}; do
-    find /etc/systemd/system -name "$name*" -delete
+    find /etc/systemd/system -name "$name*" -prune -print0 | xargs -0r rm -r
     find /lib/systemd/system -maxdepth 1 -name "$name*" -print0 | xargs -0r mv -t $hidden/units
     rm -f /etc/init.d/$name*
 done
@@ -267,12 +264,11 @@ mv /etc/apt $hidden/apt
 mv /etc/dpkg $hidden/etc-dpkg
 mv /etc/debian_version $hidden/
 ln -s alternatives /usr/sbin/update-alternatives
-rpm --import /{KEY}
-dnf -q -y install {" ".join(BASE)}
-ln -s rocky-release /etc/redhat-release
-ln -s rocky-release /etc/system-release
+rpm --import /{KEYS}/{release.key}
+dnf -q -y install {" ".join(base(release))}
+ln -sf {release.release_file} /etc/redhat-release
+ln -sf {release.release_file} /etc/system-release
 rm /etc/os-release
 cat >/etc/os-release <<'end'
-{RELEASE}end
+{release.os_release}end
 """
-"""Shell commands that turn the installed Debian into the played system. The text has no braces."""
