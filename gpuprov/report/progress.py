@@ -18,6 +18,10 @@ SILENCE_S = 60.0
 """Seconds after which a task that still runs is reported again, without a terminal."""
 LINES, DIFF_LINES = 40, 400
 """Maximum numbers of lines that are reported of a message and of a difference."""
+LINE = 4000
+"""Maximum number of characters of such a line."""
+WAITING = 16 << 20
+"""Number of characters of results that wait for the start of the next task; then they are reported."""
 TOLD = ("changed", "failed", "unreachable")
 REBOOT, VERIFY = "reboot", "verify"
 """Steps after the roles."""
@@ -50,6 +54,7 @@ class Progress:
         self._began = 0.0
         self._done = 0
         self._results: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        self._waiting = 0
         self._quiet_since = time.monotonic()
 
     def event(self, event: dict[str, Any]) -> None:
@@ -73,6 +78,10 @@ class Progress:
         if status in TOLD:
             said = "" if status == "changed" else str(event.get("msg"))
             alike = (status, said, str(event.get("diff") or ""))
+            size = len(said) + len(alike[2])
+            if self._waiting + size > WAITING:
+                self._tell_results()
+            self._waiting += size
             self._results.setdefault(alike, []).append(event)
 
     def _enter(self, role: str, stream: object) -> None:
@@ -152,7 +161,7 @@ class Progress:
         """Report the collected results, and forget them; a task that took `SLOW_S` or more has its
         seconds.
         """
-        results, self._results = self._results, {}
+        results, self._results, self._waiting = self._results, {}, 0
         for (status, said, diff), events in results.items():
             seconds = max(float(event.get("seconds") or 0) for event in events)
             took = f" ({seconds:.0f} s)" if seconds >= SLOW_S else ""
@@ -175,9 +184,12 @@ def _clock(since: float) -> str:
 
 
 def _beginning(text: str, most: int) -> list[str]:
-    """Return the first lines of a text, and after `most` lines the number of the others and their place."""
+    """Return the first lines of a text, each up to `LINE` characters, and after `most` lines the number of
+    the others and their place.
+    """
     lines = text.splitlines()
     left = len(lines) - most
+    shown = [line if len(line) <= LINE else f"{line[:LINE]}…" for line in lines[:most]]
     if left <= 0:
-        return lines
-    return [*lines[:most], f"… {left} more lines: in *-events.jsonl among the logs of this run"]
+        return shown
+    return [*shown, f"… {left} more lines: in *-events.jsonl among the logs of this run"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuprov.report import progress as module
-from gpuprov.report.progress import DIFF_LINES, LINES, Progress
+from gpuprov.report.progress import DIFF_LINES, LINE, LINES, WAITING, Progress
 
 DIFF = "--- /etc/nccl.conf\n+++ /etc/nccl.conf\n+NCCL_IB_DISABLE=1\n"
 
@@ -81,6 +81,22 @@ def test_a_long_message_is_shown_in_part_and_its_log_is_named() -> None:
     ]
     whole = result("a1", "failed", msg="E: no room\n" * LINES)
     assert len(lines(start("x"), whole)[1:]) == LINES
+
+
+def test_a_long_line_is_shown_in_part() -> None:
+    said = lines(start("x"), result("a1", "failed", msg="x" * 4_000_000))[1:]
+    assert [len(line) for line in said] == [len("    a1  failed  Write the configuration: ") + LINE + 1]
+
+
+def test_results_do_not_wait_for_the_next_task_in_any_number() -> None:
+    """Report them when they take much memory: a worker can send results of one task without an end."""
+    said: list[str] = []
+    progress = Progress(said.append)
+    progress.event(start("x"))
+    for number in range(100):
+        progress.event(result("a1", "failed", msg=f"{number} " + "x" * 400_000))
+        assert sum(len(each) for _, each, _ in progress._results) <= WAITING
+    assert len(said) > 50
 
 
 def test_a_long_difference_is_shown_in_part() -> None:
