@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import gpuprov_lines
     import gpuprov_replace
 else:
-    module_of("module_utils/gpuprov_labels")
     module_of("module_utils/gpuprov_place")
+    module_of("module_utils/gpuprov_selinux")
     gpuprov_replace = module_of("module_utils/gpuprov_replace")
     gpuprov_lines = module_of("module_utils/gpuprov_lines")
 

@@ -21,8 +21,8 @@ import re
 import stat
 from binascii import hexlify
 
-from gpuprov_labels import label_new
 from gpuprov_place import READ, Changed, Old, Place, attributes_of, readable, state_of
+from gpuprov_selinux import label_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -196,7 +196,9 @@ def _tried(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str
     except GpuprovError as error:
         outcome = Outcome(way, system, str(error), 0.0, recovered=False, message="", tried=False)
     took = f"{time.monotonic() - begun:.0f} s in all"
-    print(f"  {outcome.seconds:5.1f} s, {took}  {way.name}: {outcome.how}", file=sys.stderr, flush=True)
+    verdict = "in again" if outcome.recovered else "NOT recovered"
+    said = f"  {outcome.seconds:5.1f} s, {took}, {verdict}  {way.name}: {outcome.how}"
+    print(said, file=sys.stderr, flush=True)
     return outcome
 
 

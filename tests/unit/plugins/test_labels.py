@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import gpuprov_labels
+import gpuprov_selinux
 import pytest
 from gpuprov_lines import edit_lines
 from gpuprov_replace import make_folders, replace
@@ -29,9 +29,9 @@ def selinux(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     )
     on = tmp_path / "enforce"
     on.write_text("1")
-    monkeypatch.setattr(gpuprov_labels, "MATCHPATHCON", ("/nonexistent", str(program)))
-    monkeypatch.setattr(gpuprov_labels, "ENFORCE", str(on if request.param else tmp_path / "off"))
-    monkeypatch.setattr(gpuprov_labels, "ATTRIBUTE", "user.label")
+    monkeypatch.setattr(gpuprov_selinux, "MATCHPATHCON", ("/nonexistent", str(program)))
+    monkeypatch.setattr(gpuprov_selinux, "ENFORCE", str(on if request.param else tmp_path / "off"))
+    monkeypatch.setattr(gpuprov_selinux, "ATTRIBUTE", "user.label")
     return bool(request.param)
 
 

@@ -64,7 +64,7 @@ def test_a_module_comes_after_those_that_it_imports() -> None:
     names = list(packed(node_program.loader(["gpuprov_lines", "gpuprov_node", "json", "gpuprov_none"])))
     assert names == [
         "gpuprov_place",
-        "gpuprov_labels",
+        "gpuprov_selinux",
         "gpuprov_replace",
         "gpuprov_lines",
         "gpuprov_versionlock",
