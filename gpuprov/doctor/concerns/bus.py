@@ -13,6 +13,9 @@ from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
 
 KEEP_DRIVER = "group: profile with stack.driver (the role nvidia_driver blacklists nouveau and nova_core)"
+RESERVED = ("vfio-pci", "pci-stub")
+"""Drivers that keep a GPU for a virtual machine."""
+_D3COLD = "/sys/bus/pci/devices/{}/d3cold_allowed"
 REBUILD = shell("sudo update-initramfs -u 2>/dev/null || sudo dracut --force")
 
 
@@ -34,10 +37,21 @@ def none_on_the_bus(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("bus.lost", "D60", "D49", "X79", source="op-trouble")
+_WITHOUT_HANDLE = re.compile(
+    r"Unable to determine the device handle for GPU ?(?:\d{1,3}: )?"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0): (GPU is lost|Unknown Error)"
+)
+_ASLEEP = re.compile(
+    r"(?:pci|nvidia) ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0): "
+    r"(?:Unable to|can't) change power state from D3cold to D0"
+)
+
+
+@rule("bus.lost", "D60", "D49", "X79", source="op-trouble bbswitch-226 drivers-common-12")
 def lost(seen: Examination) -> Iterator[Fault]:
     """Report GPUs, NVSwitches and RDMA devices whose configuration space reads all ones: they no longer
-    answer.
+    answer. Of the other GPUs report those that did not wake from D3cold and that nvidia-smi does not list,
+    and those that nvidia-smi cannot open.
     """
     gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
     result = {gpu.address for gpu in seen.pci_gpus}
@@ -53,6 +67,51 @@ def lost(seen: Examination) -> Iterator[Fault]:
                 shell("when it comes back: reseat the card and its power cables, then have it replaced"),
             ),
             urgent=True,
+        )
+    named = {port.address for port in gone}
+    yield from (fault for fault in _asleep(seen) if not named)
+    yield from (fault for fault in _without_handle(seen) if not named)
+
+
+def _asleep(seen: Examination) -> Iterator[Fault]:
+    """Report GPUs that did not come back from the state without power, by the kernel's last message; none if
+    the log could not be read.
+    """
+    try:
+        lines = seen.log_lines(r"change power state from D3cold to D0")
+    except Missing:
+        return
+    listed_by_smi = {gpu.pci_address for gpu in seen.smi.gpus}
+    last = {found[1]: line for line in lines if (found := _ASLEEP.match(line.text))}
+    for gpu in seen.pci_gpus:
+        if gpu.address in last and gpu.address not in listed_by_smi and gpu.driver not in RESERVED:
+            yield Fault(
+                "broken",
+                f"GPU {gpu.address} did not wake from D3cold: the bus does not reach it",
+                (last[gpu.address].quoted(180),),
+                "its slot or the firmware keeps the power off: power management of a laptop or of a virtual "
+                "machine's host",
+                (
+                    shell("sudo poweroff, wait a minute, start again"),
+                    shell("then keep it awake: echo 0 | sudo tee {}", _D3COLD.format(gpu.address)),
+                ),
+            )
+
+
+def _without_handle(seen: Examination) -> Iterator[Fault]:
+    """Report GPUs that nvidia-smi finds and cannot open."""
+    for address, words in _WITHOUT_HANDLE.findall(seen.smi.error or ""):
+        yield Fault(
+            "broken",
+            f"nvidia-smi cannot open GPU {address.lower()}: {words}",
+            (f"nvidia-smi -q -x: {(seen.smi.error or '')[:300]}",),
+            "most often it has fallen off the bus (Xid 79) since the driver started it: PCIe link, power or "
+            "heat at that slot",
+            (
+                shell("sudo dmesg | grep -E 'NVRM|Xid' | tail -50"),
+                shell("sudo poweroff, wait a minute with the power cut, start again"),
+                shell("when it comes back: reseat the card and its power cables, then have it replaced"),
+            ),
         )
 
 
@@ -240,7 +299,7 @@ def fewer_than_on_the_bus(seen: Examination) -> Iterator[Fault]:
     """Report that nvidia-smi lists fewer GPUs than PCI, without GPUs reserved for virtual machines; nothing
     if it fails for another reason than that it finds none.
     """
-    smi, bound = seen.smi, [gpu for gpu in seen.pci_gpus if gpu.driver not in ("vfio-pci", "pci-stub")]
+    smi, bound = seen.smi, [gpu for gpu in seen.pci_gpus if gpu.driver not in RESERVED]
     if smi.error and "No devices were found" not in smi.error and not smi.gpus:
         return
     listed_by_smi = {gpu.pci_address for gpu in smi.gpus}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.probe.parse.modules import DiskModule
 from gpuprov.untrusted import ShellLine, shell, shell_words
@@ -200,6 +200,37 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
             shell("if it stays: sudo nvidia-bug-report.sh, and have the card replaced"),
         ),
     )
+
+
+_CRASH = re.compile(r"BUG: (?:kernel NULL|unable to handle)|Oops: |general protection fault, ")
+_IN_OURS = re.compile(r"RIP: [0-9a-f]{4}:\S{1,200} \[(nvidia\w{0,20})\]")
+CRASH_S = 1.0
+"""Seconds between the first line of the kernel's report of a crash and the one with the place."""
+
+
+@rule("driver.crashed", "D17", source="cachyos-1764", after=("errors.recovery",))
+def crashed(seen: Examination) -> Iterator[Fault]:
+    """Report a crash of the kernel in a module of the driver; a mere warning there does not count."""
+    lines = seen.program_lines(_CRASH.pattern, _IN_OURS.pattern)
+    starts = [line for line in lines if _CRASH.match(line.text)]
+    for line in reversed(lines):
+        place = _IN_OURS.match(line.text)
+        start = next((each for each in starts if 0 <= each.age_s - line.age_s <= CRASH_S), None)
+        if place and start:
+            yield Fault(
+                "degraded",
+                f"the kernel crashed in {place[1]}, {age(line.age_s)} ago",
+                (start.quoted(160), line.quoted(160)),
+                "an error of this version of the driver with this kernel; programs that use the module hang "
+                "until a restart",
+                (
+                    shell("sudo dmesg | grep -A 30 -E 'BUG:|Oops' | tail -60"),
+                    shell("drain the node, then: sudo reboot"),
+                    shell("then another version of the driver: gpuprov resolve lists those of the branch"),
+                ),
+                by_users=True,
+            )
+            return
 
 
 @rule("driver.two", "D15", source="project")

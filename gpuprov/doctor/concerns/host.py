@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuprov.doctor import packaging
 from gpuprov.doctor.examination import Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
+from gpuprov.probe.facts import Missing
 from gpuprov.untrusted import shell
 from gpuprov.untrusted.parsing import whole_number
 
@@ -100,10 +101,10 @@ def locked_in_huge_pages(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("host.short_of_memory", "D109", source="imbue node-mixin choice")
+@rule("host.short_of_memory", "D109", source="imbue node-mixin open-1358 choice")
 def short_of_memory(seen: Examination) -> Iterator[Fault]:
     """Report more than `SWAPPED_PAGES` swapped pages a second; otherwise less than `LITTLE_MEMORY` of the
-    memory available.
+    memory available; otherwise memory that the driver did not get.
     """
     grown = {name: by for name, by in seen.growth.items() if name in ("vm pswpin", "vm pswpout")}
     info = seen.meminfo
@@ -123,6 +124,31 @@ def short_of_memory(seen: Examination) -> Iterator[Fault]:
             (f"/proc/meminfo: MemAvailable {available} kB",),
             "the kernel will soon kill programs",
             (shell("ps -eo rss,pid,comm --sort=-rss | head"),),
+        )
+    else:
+        yield from _refused_to_the_driver(seen)
+
+
+def _refused_to_the_driver(seen: Examination) -> Iterator[Fault]:
+    """Report messages of the open module that it got no memory; none if the log could not be read."""
+    try:
+        lines = seen.log_lines(r"NVRM: .*NV_ERR_NO_MEMORY")
+    except Missing:
+        return
+    if lines:
+        yield Fault(
+            "risk",
+            f"the driver got no memory {len(lines)} times, the last {age(lines[-1].age_s)} ago",
+            (lines[-1].quoted(180),),
+            "the GPU's memory was full; where the GPU shares the processor's (GB10), programs and the page "
+            "cache use it too",
+            (
+                shell("free -h; nvidia-smi"),
+                shell(
+                    "fewer or smaller programs; on a GB10 also: echo 1 | sudo tee /proc/sys/vm/drop_caches"
+                ),
+            ),
+            by_users=True,
         )
 
 

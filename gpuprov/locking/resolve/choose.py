@@ -71,7 +71,7 @@ class Chooser:
             return
         native = [toolkit for toolkit in releases if driver.native(draft.driver, toolkit)]
         published = [toolkit for toolkit in native or releases if toolkit.status == "released"]
-        draft.toolkit = (published or releases)[-1]
+        draft.toolkit = (published or native or releases)[-1]
         draft.cuda = draft.toolkit.version
 
     def _newest_toolkit(self, draft: Draft) -> Toolkit | None:

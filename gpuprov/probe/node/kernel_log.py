@@ -32,6 +32,7 @@ WANTED = re.compile(
     r"|blocked for more than|soft lockup|hard LOCKUP|rcu.*stall|Machine [Cc]heck|\bmce:|EDAC|Hardware Error"
     r"|nvme|I/O error|Remounting filesystem|EXT4-fs error|XFS .*(?:[Cc]orrupt|shut)|md/raid|\bata\d.*failed"
     r"|nfs: server|not responding|mlx[45]|infiniband|DMAR|AMD-Vi|IOMMU|thermal|throttl|segfault|peer_mem"
+    r"|D3cold|BUG: (?:kernel NULL|unable to handle)|Oops: |general protection fault, "
     r"|version magic|disagrees about version of symbol|Unknown symbol|GPL-only symbol|gdrdrv|libspdm_"
 )
 """Pattern of the lines that are kept."""

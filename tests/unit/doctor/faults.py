@@ -290,9 +290,25 @@ ACTION = (
     "Reboot Required)"
 )
 
+NO_HANDLE = "Unable to determine the device handle for GPU"
+CRASH = (
+    "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+    "RIP: 0010:_raw_q_schedule+0x2f/0xb0 [nvidia_uvm]",
+)
+
 FAULTS: dict[str, list[Change]] = {
     "bus.none": [no_bus],
-    "bus.lost": [lambda collected: collected["pci_links"][FIRST][0].update(lost=True)],
+    "bus.lost": [
+        lambda collected: collected["pci_links"][FIRST][0].update(lost=True),
+        setting("smi", {"rc": 15, "stdout": f"{NO_HANDLE} {FIRST}: GPU is lost.", "stderr": ""}),
+        setting("smi", {"rc": 15, "stdout": f"{NO_HANDLE}{FIRST}: Unknown Error", "stderr": ""}),
+        all_of(
+            only_one_gpu,
+            kernel_says(
+                "pci 0000:00:07.0: Unable to change power state from D3cold to D0, device inaccessible"
+            ),
+        ),
+    ],
     "bus.bar": [lambda collected: collected["pci_links"][FIRST][0].update(unplaced=[1])],
     "bus.bar_log": [
         kernel_says(
@@ -422,6 +438,7 @@ FAULTS: dict[str, list[Change]] = {
     "driver.init_failed": [
         all_of(only_one_gpu, kernel_says("NVRM: GPU 0000:00:07.0: RmInitAdapter failed! (0x62:0x40:2477)"))
     ],
+    "driver.crashed": [kernel_says(*CRASH)],
     "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
     "driver.permissions": [
         setting(
@@ -759,6 +776,10 @@ FAULTS: dict[str, list[Change]] = {
     "host.short_of_memory": [
         grown("vm pswpout", 4000),
         setting("host_state.memory", "MemTotal: 263998500 kB\nMemAvailable: 900000 kB"),
+        kernel_says(
+            "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
+            "returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359"
+        ),
     ],
     "host.killed": [kernel_says("Out of memory: Killed process 812 (python) total-vm:1kB")],
     "host.hangs": [kernel_says("INFO: task nfsd:812 blocked for more than 120 seconds.")],

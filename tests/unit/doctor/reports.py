@@ -34,6 +34,7 @@ FOLDER = ROOT / "tests/recorded/reports"
 LOOKED_AT, CASES = "looked-at.json", "cases"
 SETS = (
     *(LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", "recent.json"),
+    "unread.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""
@@ -258,5 +259,6 @@ CHANGES: dict[str, Callable[[Collectors, Any], None]] = {
 
 def healthy_logs() -> list[tuple[str, list[str]]]:
     """Return source and lines of kernel logs of machines whose GPUs work."""
-    rows = json.loads((FOLDER / "healthy-logs.json").read_text("utf-8"))
+    paths = sorted(FOLDER.glob("healthy-*.json"))
+    rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))]
     return [(row["source"], row["log"]) for row in rows]

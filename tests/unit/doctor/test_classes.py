@@ -11,8 +11,9 @@ import pytest
 from gpuprov.doctor.builds import CAUSES, cause_of
 from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import diagnose
-from gpuprov.probe.node import software
+from gpuprov.probe.node import kernel_log, software
 from tests.unit.doctor.faults import (
+    CRASH,
     FAULTS,
     NEEDS_OPEN,
     NEEDS_PROPRIETARY,
@@ -371,3 +372,20 @@ def test_libraries_that_nvidia_smi_names_are_not_shown_with_the_version_of_the_m
     collected["smi"] = {"rc": 18, "stdout": said, "stderr": ""}
     [fault] = [each for each in diagnose(as_examined(collected)).faults if each.rule == "driver.mismatch"]
     assert "module is 580.159.04, the libraries are 535.161" in fault.text
+
+
+ASLEEP = "pci 0000:00:06.0: Unable to change power state from D3cold to D0, device inaccessible"
+WARNING = ("WARNING: CPU: 3 PID: 812 at nvidia-drm/nvidia-drm-drv.c:89", CRASH[1])
+
+
+def test_a_gpu_that_woke_since_and_a_mere_warning_of_the_kernel_are_no_fault() -> None:
+    collected = bare_metal()
+    kernel_says(ASLEEP, *WARNING)(collected)
+    kernel_says(CRASH[0], age_s=7200)(collected)
+    rules = {fault.rule for fault in diagnose(as_examined(collected)).faults}
+    assert not rules & {"bus.lost", "driver.crashed"}
+
+
+@pytest.mark.parametrize("line", [ASLEEP, *CRASH, "Oops: 0000 [#1] PREEMPT SMP NOPTI"])
+def test_lines_of_a_crash_and_of_a_gpu_without_power_are_collected(line: str) -> None:
+    assert kernel_log.WANTED.search(line)

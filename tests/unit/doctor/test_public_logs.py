@@ -84,7 +84,7 @@ ANSWERS = {
     ),
     "Failed to initialize NVML: Unknown Error": "driver.smi",
     "Failed to initialize NVML: Insufficient Permissions": "driver.permissions",
-    "Unable to determine the device handle for GPU0000:00:06.0: Unknown Error": "driver.smi",
+    "Unable to determine the device handle for GPU0000:00:06.0: Unknown Error": "bus.lost",
     "No devices were found": "bus.count",
 }
 HARMLESS = (

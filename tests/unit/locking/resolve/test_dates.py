@@ -31,7 +31,8 @@ def on(kernel: str, driver: str, os: str = "ubuntu22.04", **stated: Any) -> Answ
         ("6.8.0-45-generic", "Linux 6.8"),
         ("6.8.12-4-pve", "Linux 6.8"),
         ("6.1.0-18-cloud-amd64", "Linux 6.1"),
-        ("4.20.3", "Linux 4.19"),  # 4.20 has no day: not older than the series before it
+        ("4.20.3", "Linux 4.20"),
+        ("4.12.14", "Linux 4.9"),  # 4.12 has no day: not older than the series before it
         ("5.14.0-427.13.1.el9_4.x86_64", "RHEL 9.4"),
         ("5.14.0-600.el9.x86_64", "RHEL 9.6"),
         ("4.18.0-553.el8_10.x86_64", "RHEL 8.10"),

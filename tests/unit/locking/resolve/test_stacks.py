@@ -8,6 +8,7 @@ warned of by their cause at first. Of `further.json`, read after the rules of co
 judged then, it was 14 of 36, with 84 of 87 shipped stacks accepted; six are still `missed`. Of `pairs.json`,
 read after the limits of two parts and spread over all pairs, it was 33 of 40, with 59 of 59 shipped stacks.
 Of `fresh.json` it was 29 of 41, with 140 of 151 shipped stacks: eleven of Amazon Linux 2 are `missed`.
+Of `unread.json` it was 20 of 26, with 63 of 68 shipped stacks; its `about` says what the others were.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ FURTHER = json.loads((RECORDED / "stacks" / "further.json").read_text(encoding="
 WHEELS = json.loads((RECORDED / "stacks" / "wheels.json").read_text(encoding="utf-8"))
 PAIRS = json.loads((RECORDED / "stacks" / "pairs.json").read_text(encoding="utf-8"))
 FRESH = json.loads((RECORDED / "stacks" / "fresh.json").read_text(encoding="utf-8"))
-TABLES = (TABLE, HELD_OUT, LATER, LATEST, NEWEST, FURTHER, WHEELS, PAIRS, FRESH)
+UNREAD = json.loads((RECORDED / "stacks" / "unread.json").read_text(encoding="utf-8"))
+TABLES = (TABLE, HELD_OUT, LATER, LATEST, NEWEST, FURTHER, WHEELS, PAIRS, FRESH, UNREAD)
 MACHINES: dict[str, str] = {name: gpus for table in TABLES for name, gpus in table["machines"].items()}
 REQUIRED = 0.99
 """Share of the shipped stacks that must be accepted, each toolkit of an image counted."""
@@ -58,8 +60,19 @@ def _name(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(
     ("table", "least"),
-    [(TABLE, 400), (HELD_OUT, 200), (LATER, 560), (FURTHER, 90), (WHEELS, 80), (PAIRS, 59), (FRESH, 140)],
-    ids=["first", "held-out", "later", "further", "wheels", "pairs", "fresh"],
+    [
+        *(
+            (TABLE, 400),
+            (HELD_OUT, 200),
+            (LATER, 560),
+            (FURTHER, 90),
+            (WHEELS, 80),
+            (PAIRS, 59),
+            (FRESH, 140),
+        ),
+        (UNREAD, 65),
+    ],
+    ids=["first", "held-out", "later", "further", "wheels", "pairs", "fresh", "unread"],
 )
 def test_shipped_stacks_are_accepted_with_every_toolkit(table: dict[str, Any], least: int) -> None:
     stacks = [stack for row in table["shipped"] for stack in _stacks(row)]
@@ -103,6 +116,42 @@ def test_a_compat_package_on_a_branch_that_ended_is_a_warning_from_the_release_t
         assert rules(refused.violations) == {"cuda-driver"}
     stated = answer(A100, "ubuntu22.04", driver="470.57.02", cuda="12.1.1", compat="12.1")
     assert "forward-compat-branch" not in rules(stated.violations)
+
+
+def test_a_beginning_of_a_version_becomes_a_preview_if_only_that_is_native() -> None:
+    assert str(answer(A100, "ubuntu18.04", driver="450.36.06", cuda="11.0").stack.cuda) == "11.0.1"
+    assert str(answer(A100, "ubuntu18.04", driver="450.51.06", cuda="11.0").stack.cuda) == "11.0.3"
+    assert str(answer(A100, "ubuntu18.04", driver="450.80.02", cuda="11.0").stack.cuda) == "11.0.3"
+
+
+def test_jax_of_cuda_12_has_code_for_the_first_maxwell_since_its_builds_list_it() -> None:
+    """Check that a GPU of 5.0 is refused by builds from 5.2, and a warning with those that hold its code."""
+    older, newer = (
+        answer("GeForce GTX 750", "ubuntu22.04", driver="580.95.05", framework=f"jax[cuda12]=={release}")
+        for release in ("0.5.2", "0.7.2")
+    )
+    assert "framework-gpu" in rules(older.violations)
+    assert "framework-gpu" in rules(newer.warnings)
+    assert "framework-gpu" not in rules(newer.violations)
+
+
+def test_wheels_of_torch_2_6_need_a_newer_glibc_with_cuda_12_6_alone() -> None:
+    warned = {
+        build: "framework-glibc"
+        in rules(answer(A100, "centos7", driver="550.54.15", framework=f"torch==2.6.0+{build}").warnings)
+        for build in ("cu118", "cu124", "cu126")
+    }
+    assert warned == {"cu118": False, "cu124": False, "cu126": True}
+
+
+@pytest.mark.parametrize(
+    ("os", "nearest"),
+    [("ubuntu25.10", {"ubuntu26.04", "ubuntu24.04"}), ("fedora45", {"fedora44", "fedora43"})],
+)
+def test_a_system_that_is_not_served_names_the_nearest_that_are(os: str, nearest: set[str]) -> None:
+    found = answer(A100, os, driver="580.95.05")
+    assert rules(found.violations) == {"os-served"}
+    assert {each.value for each in found.nearest[:2]} == nearest
 
 
 @pytest.mark.parametrize("row", ROWS["warned"], ids=_name)
