@@ -31,7 +31,7 @@ HEADERS = (
     ),
     (re.compile(r"(?P<release>.*)"), "kernel-devel-{release}"),
 )
-"""Release of a kernel of rpm → the package with its headers; as in plugins/module_utils/gpuprov_node.py."""
+"""Release of a kernel of rpm → the package with its headers; as in plugins/module_utils/gpuprov_dnf.py."""
 OWN_FIELDS = ("tested", "source", "note")
 """Fields that a row does not take from the one that it is `of`."""
 

@@ -152,8 +152,8 @@ def _recipes() -> dict[str, Recipe]:
     release = UBUNTU_RELEASE.format(version="26.04", codename="resolute")
     finish = FINISH + PLAY_UBUNTU_26.replace("{os_release}", release)
     found[f"ubuntu26.04{PLAYED}"] = Recipe("ubuntu26.04", "trixie", FIRST_PACKAGES, then, finish)
-    for release in RELEASES:
-        found[f"{release.image}{PLAYED}"] = _with_dnf(release)
+    for played in RELEASES:
+        found[f"{played.image}{PLAYED}"] = _with_dnf(played)
     return found
 
 

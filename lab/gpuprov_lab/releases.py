@@ -20,7 +20,7 @@ MACS = (
     *("hmac-sha2-256-etm@openssh.com", "hmac-sha1-etm@openssh.com", "umac-128-etm@openssh.com"),
     *("hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha1", "umac-128@openssh.com", "hmac-sha2-512"),
 )
-"""Of the crypto policy DEFAULT, in the order of RHEL 9."""
+"""MACs of the crypto policy DEFAULT, in the order of RHEL 9."""
 
 
 @dataclass(frozen=True)

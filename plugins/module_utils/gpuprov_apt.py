@@ -257,6 +257,11 @@ def enabled_streams() -> "list[str]":
     return []
 
 
+def headers_package(kernel: str) -> str:
+    """Return the name of the package with a kernel's headers."""
+    return "linux-headers-" + kernel
+
+
 def hold(names: "Iterable[str]") -> None:
     """Hold packages at their versions; without names, apt-mark is not run.
 

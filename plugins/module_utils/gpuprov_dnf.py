@@ -41,6 +41,19 @@ if TYPE_CHECKING:
 
 NAME = "dnf"
 """Its name in messages."""
+HEADERS = (
+    (re.compile(r"(?P<release>.+)\+(?P<kind>[a-z0-9-]+)"), "kernel-{kind}-devel-{release}"),
+    (re.compile(r"(?P<release>.+uek\..+)"), "kernel-uek-devel-{release}"),
+    (
+        re.compile(r"(?P<release>(?!6\.1\.)(?P<series>\d+\.\d+)\..+\.amzn.+)"),
+        "kernel{series}-devel-{release}",
+    ),
+    (re.compile(r"(?P<release>.*)"), "kernel-devel-{release}"),
+)
+"""Release of a kernel → the package with its headers; as in gpuprov/catalog/platforms.py.
+
+Kernels of another kind (`5.14.0-570.el9.aarch64+64k`), Oracle's, and Amazon's after 6.1 have other names.
+"""
 NEXT_STEP = "run `dnf --assumeno install` with these packages on the node: its output names the others"
 
 CAUSES = (
@@ -65,7 +78,8 @@ CAUSES = (
         "remove their lines from /etc/dnf/plugins/versionlock.list on the node, or change the lock",
     ),
     Cause(
-        "(No match for argument:|Unable to find a match:|nothing provides) kernel-(devel|headers)",
+        "(No match for argument:|Unable to find a match:|nothing provides) "
+        r"kernel[0-9.]*-(\w+-)?(devel|headers)",
         "the package repositories have no headers for the target kernel",
         "install and boot a kernel whose headers they have, or state such a kernel: settings.kernel of"
         " fleet.yml (without gpuprov, the variable nvidia_driver_target_kernel)",
@@ -331,6 +345,12 @@ def enabled_streams() -> "list[str]":
         if stated.get("state") == "enabled" and "stream" in stated:
             found.append(f"{stated.get('name')}:{stated['stream']}")
     return found
+
+
+def headers_package(kernel: str) -> str:
+    """Return the name of the package with a kernel's headers, which has the kernel's release."""
+    found = ((pattern.fullmatch(kernel), form) for pattern, form in HEADERS)
+    return next(form.format(**each.groupdict()) for each, form in found if each)
 
 
 def hold(names: "Iterable[str]") -> None:

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
         def enabled_streams(self) -> list[str]:
             """Return the module streams that are enabled."""
 
+        def headers_package(self, kernel: str) -> str:
+            """Return the name of the package with a kernel's headers."""
+
         def hold(self, names: Iterable[str]) -> None:
             """Hold packages at their versions."""
 

@@ -13,7 +13,7 @@ from gpuprov_locks import BLOCKS, blocker, name_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     Changes = Mapping[str, "tuple[str | None, str | None]"]
 
@@ -28,19 +28,6 @@ RPM_KEY = "gpg-pubkey"
 """Name of the keys in the database of rpm, which are no packages."""
 SEVERAL = re.compile(r"kernel(?:\d+\.\d+)?(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*\Z")
 """Packages that dnf installs in several versions at a time (dnf.conf(5), `installonlypkgs`)."""
-HEADERS = (
-    (re.compile(r"(?P<release>.+)\+(?P<kind>[a-z0-9-]+)"), "kernel-{kind}-devel-{release}"),
-    (re.compile(r"(?P<release>.+uek\..+)"), "kernel-uek-devel-{release}"),
-    (
-        re.compile(r"(?P<release>(?!6\.1\.)(?P<series>\d+\.\d+)\..+\.amzn.+)"),
-        "kernel{series}-devel-{release}",
-    ),
-    (re.compile(r"(?P<release>.*)"), "kernel-devel-{release}"),
-)
-"""Release of a kernel of rpm → the package with its headers; as in gpuprov/catalog/platforms.py.
-
-Kernels of another kind (`5.14.0-570.el9.aarch64+64k`), Oracle's, and Amazon's after 6.1 have other names.
-"""
 
 NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.+_:-]*[A-Za-z0-9.+_])?"
 """Pattern of a package's name, with an architecture or without: no option, and not apt's `NAME-`."""
@@ -186,21 +173,6 @@ def _of_rpm() -> "list[Package]":
             name = f"{name}:{arch}"
         rows.append(Package(wanted, "i", name, version))
     return rows
-
-
-def headers_package(kernel: str) -> str:
-    """Return the name of the package with a kernel's headers, which has the kernel's release."""
-    if has_dpkg():
-        return "linux-headers-" + kernel
-    return next(form.format(**found.groupdict()) for found, form in _headers(kernel))
-
-
-def _headers(kernel: str) -> "Iterator[tuple[re.Match[str], str]]":
-    """Yield the matches of a kernel's release in `HEADERS`, with their forms."""
-    for pattern, form in HEADERS:
-        found = pattern.fullmatch(kernel)
-        if found:
-            yield found, form
 
 
 def installed() -> "dict[str, str]":

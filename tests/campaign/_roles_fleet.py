@@ -95,7 +95,7 @@ STACKS = {
     ],
     "amzn2023": [
         {"driver": "580.95.05", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
-        {"driver": "590.48.01", **OF_CUDA_13[1]},
+        {"driver": "595.71.05", **OF_CUDA_13[1]},
     ],
 }
 COMMON: tuple[dict[str, Any], ...] = (

@@ -232,7 +232,8 @@ WITH_DNF: dict[str, dict[str, str]] = {
         "harm": ERASE.format("nvidia-container-toolkit"),
         "gone": "rpm -qa '*nvidia-container*'",
     },
-    "docker": {"gone": "rpm -qa 'docker-ce*'"},
+    "containerd": {"gone": "rpm -qa containerd"},
+    "docker": {"gone": "rpm -qa 'docker-ce*' docker"},
     "podman": {"gone": "rpm -qa podman; ls /etc/containers/containers.conf.d/gpuprov.conf"},
     "profiling_tools": {
         "harm": f"rm /etc/modprobe.d/gpuprov-profiling.conf; {ERASE.format('sysstat')}",
@@ -243,7 +244,7 @@ WITH_DNF: dict[str, dict[str, str]] = {
         " ls /var/lib/prometheus/node-exporter/gpuprov.prom",
     },
     "package_pins": {
-        "harm": f"sed -i -e /^docker-ce/d -e /^libnccl/d {LOCKS}; sed -i /^exclude/d /etc/dnf/automatic.conf",
+        "harm": f"sed -i -e /^docker/d -e /^libnccl/d {LOCKS}; sed -i /^exclude/d /etc/dnf/automatic.conf",
         "gone": f"grep -E 'nccl|cudnn|docker|cuda-toolkit' {LOCKS}",
     },
     "ssh_hardening": {"harm": "rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload sshd; sleep 2"},

@@ -1,4 +1,4 @@
-"""SSH and firewall on the played nodes of RHEL 9 and Ubuntu 26.04, as fleets state them, before an auditor.
+"""SSH and firewall on all played nodes, as fleets state them, before an auditor.
 
 What such nodes do not show is in docs/proof.md.
 """
@@ -20,10 +20,10 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from tests.lab.auditor import complaints
 from tests.lab.command_line import gpuprov
-from tests.systems import IMAGES
+from tests.systems import IMAGES, OF_DNF
 
 pytestmark = pytest.mark.slow
-DRIVERS = {"rhel9": "580.126.16", "ubuntu26.04": "610.57.04"}
+DRIVERS = {**dict.fromkeys(OF_DNF, "580.126.16"), "ubuntu26.04": "610.57.04"}
 ROLES = ("--role", "ssh_hardening", "--role", "firewall")
 OURS = ("ssh.", "firewall.")
 

@@ -9,7 +9,7 @@ import gpuprov_dnf as dnf
 import gpuprov_versionlock as versionlock
 from gpuprov_failures import Failed as DnfFailed
 from gpuprov_locks import RUN_DNF
-from gpuprov_node import RPM_FORM, RPM_KEY, SEVERAL, headers_package
+from gpuprov_node import RPM_FORM, RPM_KEY, SEVERAL
 from gpuprov_replace import make_folders, replace
 from gpuprov_repos import repositories
 
@@ -257,7 +257,7 @@ def have_compiler(kernels: "Iterable[str]") -> None:
         Failed: it cannot be installed, or other packages would be removed.
     """
     there = installed()
-    missing = [name for name in [*TOOLS, *map(headers_package, kernels)] if name not in there]
+    missing = [name for name in [*TOOLS, *map(dnf.headers_package, kernels)] if name not in there]
     if missing:
         change(dnf.installation(missing, LOCK_S, True), [])
 

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_manager import package_manager
-from gpuprov_node import headers_package, os_release, output, packages
+from gpuprov_node import os_release, output, packages
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
@@ -250,7 +250,7 @@ def main() -> None:
         "manager": package_manager().NAME,
         "system": os_release().get("ID", ""),
         "kernels": kernels,
-        "headers": [headers_package(kernel) for kernel in kernels],
+        "headers": [package_manager().headers_package(kernel) for kernel in kernels],
         "unbuilt": unbuilt(kernels, asked, builds),
         "fitting": list(builds),
         "source": source(version),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gpuprov_apt
+import gpuprov_dnf
 import gpuprov_initramfs as initramfs
 import gpuprov_node
 import gpuprov_sources as sources
@@ -106,13 +108,11 @@ HEADERS = [
 
 
 @pytest.mark.parametrize(("system", "kernel", "package"), HEADERS)
-def test_headers_have_the_same_name_on_the_node(
-    system: str, kernel: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_have_the_same_name_on_the_node(system: str, kernel: str, package: str) -> None:
     row = platform(system)
-    monkeypatch.setattr(gpuprov_node, "has_dpkg", lambda: row.manager == "apt")
-    assert platforms.headers_package(row, kernel) == gpuprov_node.headers_package(kernel) == package
-    assert platforms.HEADERS == gpuprov_node.HEADERS
+    of_node = {"apt": gpuprov_apt, "dnf": gpuprov_dnf}[row.manager]
+    assert platforms.headers_package(row, kernel) == of_node.headers_package(kernel) == package
+    assert platforms.HEADERS == gpuprov_dnf.HEADERS
     if row.manager == "dnf":
         name = package.removesuffix(f"-{kernel.partition('+')[0]}")
         assert gpuprov_node.SEVERAL.match(name)

@@ -1,4 +1,4 @@
-"""Components that RHEL's family has from other publishers: Docker, AppStream and EPEL."""
+"""Components of RHEL's family from Docker, AppStream and EPEL, and of Amazon Linux from its repository."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ OTHERS = {"docker": "auto", "podman": "5.4", "profiling_tools": "auto", "node_ex
 
 
 def lock(
-    folder: Path, fleet: Path, mirror: nvidia.Mirror, others: dict[str, Any], **stack: str
+    folder: Path,
+    fleet: Path,
+    mirror: nvidia.Mirror,
+    others: dict[str, Any],
+    system: str = "rhel9",
+    **stack: str,
 ) -> LockedGroup:
     """Lock a group with these components, from the mirror and other repositories."""
     shutil.copytree(fleet.parent / "profiles", folder / "profiles", dirs_exist_ok=True)
     urls = {**mirror.urls(), **others}
     group = {
         "profile": "h200",
-        "os": "rhel9",
+        "os": system,
         "hosts": {"a": "192.0.2.1"},
         "stack": {"repository": "nvidia", "driver": "580.126.16", "cuda": "none", **stack},
         "settings": {"storage_clients": ["nfs"]},
@@ -88,10 +93,36 @@ def test_a_component_that_nobody_publishes_for_it_is_refused(
         lock(tmp_path, fleet, mirror, mirror.others(), containerd="auto")
 
 
+def test_amazon_linux_has_its_own_docker_and_containerd(
+    tmp_path: Path, fleet: Path, mirror: nvidia.Mirror
+) -> None:
+    stack = {"docker": "auto", "containerd": "auto", "profiling_tools": "auto"}
+    group = lock(tmp_path, fleet, mirror, mirror.others(), "amzn2023", **stack)
+    found = {name: each for name, each in group.components.each() if name in stack}
+    assert {each.repository for each in found.values()} == {"amazonlinux"}
+    assert found["docker"].closure == {
+        "docker": "25.0.14-1.amzn2023.0.1",
+        "containerd": "1.7.29-1.amzn2023.0.1",
+        "runc": "1.3.3-1.amzn2023.0.1",
+    }
+    assert group.repositories["amazonlinux"].url == mirror.others()["amazonlinux"].format(
+        release="2023", arch="x86_64"
+    )
+    assert variables(group)["storage_clients"] == ["nfs-utils"]
+
+
+@pytest.mark.parametrize("component", ["podman", "node_exporter"])
+def test_what_amazon_linux_has_not_is_refused(
+    tmp_path: Path, fleet: Path, mirror: nvidia.Mirror, component: str
+) -> None:
+    with pytest.raises(GpuprovError, match=component):
+        lock(tmp_path, fleet, mirror, mirror.others(), "amzn2023", **{component: OTHERS[component]})
+
+
 def test_the_fields_of_an_address_are_release_and_architecture() -> None:
     spec = released("docker-ce", "https://example.org/{release}/{arch}/stable", "rhel10", "aarch64", None)
     assert (spec.url, spec.manager) == ("https://example.org/10/aarch64/stable", "rpm")
     assert released("epel", "https://example.org/frozen", "rhel9", "x86_64", None).url == (
         "https://example.org/frozen"
     )
-    assert set(RELEASED) == {"docker-ce", "appstream", "epel"}
+    assert set(RELEASED) == {"docker-ce", "appstream", "epel", "amazonlinux"}
