@@ -33,6 +33,7 @@ FILES = (
     "/usr/local/sbin/gpuprov-*",
     "/etc/nccl.conf",
     "/etc/docker/daemon.json",
+    "/etc/sysconfig/docker",
     "/etc/containerd/config.toml",
     "/etc/containers/containers.conf.d/gpuprov.conf",
     "/var/lib/gpuprov/held",

@@ -211,7 +211,7 @@ def _name(pid: int) -> str:
     """Return the name of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends between open and read
         return ""
 
 

@@ -21,7 +21,7 @@ DNF = "umask 077; dnf --cacheonly"
 LOCKS = f"({DNF} --quiet versionlock list)"
 REPOSITORIES = f"({DNF} repoinfo --enabled)"
 OFFERS = f"({DNF} --quiet --setopt=*.module_hotfixes=1 repoquery --qf '%%{{repoid}} %%{{name}}' %s)"
-SEVERAL = re.compile(r"(?:kernel(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
+SEVERAL = re.compile(r"(?:kernel(?:\d+\.\d+)?(?:-(?!headers|tools|srpm|rpm|doc)[a-z0-9]+)*|gpg-pubkey)\Z")
 """Packages that rpm has in several versions (dnf.conf(5), `installonlypkgs`), and its keys."""
 OWNERS = 'for each in /etc/yum.repos.d/*.repo; do echo "$each $(rpm -qf --qf "%{NAME}" $each 2>&1)"; done'
 UNSIGNED = (

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov_lab import engine
 from gpuprov_lab.engine import SUPERVISOR, boot_command
 
 
@@ -28,3 +29,17 @@ def test_the_supervisor_starts_again_after_a_reboot_only(
     system = f'echo >>{count}; set -- {answers}; shift $(($(wc -l <{count}) - 1)); exit "$1"'
     subprocess.run(["sh", "-c", SUPERVISOR, "supervisor", "sh", "-c", system], check=False, timeout=20)
     assert len(count.read_text()) == runs
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, ProcessLookupError])
+def test_a_process_that_ends_meanwhile_has_no_name(
+    error: type[OSError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the errors of opening and of reading a file in /proc."""
+
+    def read(path: Path) -> str:
+        """Raise the error."""
+        raise error
+
+    monkeypatch.setattr(Path, "read_text", read)
+    assert engine._name(1) == ""
