@@ -68,13 +68,18 @@ def meta(role: Path) -> str:
     return "---\n# Written by `scripts/collection pages`.\n" + text
 
 
+GALAXY = {"rhel": "EL", "amzn": "Amazon Linux"}
+"""Family of systems with dnf → its name in Galaxy."""
+
+
 def platforms() -> list[dict[str, Any]]:
     """Return the systems that the role preflight accepts, as Galaxy names them."""
     found: dict[str, list[str]] = {}
     for system, codename in CODENAMES.items():
         found.setdefault(system.rstrip("0123456789.").capitalize(), []).append(codename)
     for system in OF_DNF:
-        found.setdefault("EL", []).append(system.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        family = system.rstrip("0123456789")
+        found.setdefault(GALAXY[family], []).append(system.removeprefix(family))
     return [{"name": name, "versions": words} for name, words in found.items()]
 
 
