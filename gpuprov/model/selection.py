@@ -34,11 +34,19 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
 def for_worker(lock: Lock, names: Iterable[str]) -> Lock:
     """Return the lock with only these hosts for a worker of their site, which learns nothing of other sites.
 
+    See `without_site`.
+    """
+    return without_site(narrowed(lock, names))
+
+
+def without_site(lock: Lock) -> Lock:
+    """Return the lock without what it states about the whole site.
+
     Places have names of all nodes, `controllers` the addresses of all services, and hooks of the rollout,
     which the controller runs, can contain a secret.
     """
     of_all = dict.fromkeys(("rollout", "controllers", "racks", "nvlink_domains"))
-    return narrowed(lock, names).model_copy(update=of_all)
+    return lock.model_copy(update=of_all)
 
 
 def with_known_hosts(lock: Lock, known_hosts: str) -> Lock:

@@ -22,7 +22,7 @@ PACKAGES = "selinux-policy-default policycoreutils policycoreutils-python-utils 
 COMMAND_LINE = "root=/dev/vda ro console=ttyS0 net.ifnames=0 mitigations=off security=selinux selinux=1"
 # Programs of root give open files to systemd by the bus, as `systemd-run --pipe` does.
 RULES = "(allow system_dbusd_t unconfined_t (fd (use)))"
-"""Rules that Fedora's policy, of which RHEL's is made, has and Debian's lacks; in the language CIL."""
+"""Rules of Fedora's policy, the source of RHEL's, that Debian's lacks; in the language CIL."""
 FILE_SYSTEMS = "/dev/vda / ext4 errors=remount-ro 0 1\n"
 # The scripts of Debian's packages call dpkg by its path. The mode is in the file and not on the kernel's
 # command line, as there systemd in the initramfs would need a policy. Modules are found by the kernel's own

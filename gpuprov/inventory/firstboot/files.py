@@ -14,6 +14,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.model.lock import Lock, Reboots, render_lock
+from gpuprov.model.selection import without_site
 from gpuprov.probe.payload import without_docs
 from gpuprov.roles.monitoring import textfile_path
 
@@ -110,8 +111,7 @@ def own_lock(lock: Lock, group: str) -> Lock:
             "reboot": Reboots(),  # the order decides, and its program reboots
         }
     )
-    of_all = dict.fromkeys(("rollout", "controllers", "racks", "nvlink_domains"))
-    return lock.model_copy(update={"groups": {group: own}, **of_all})
+    return without_site(lock.model_copy(update={"groups": {group: own}}))
 
 
 def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:

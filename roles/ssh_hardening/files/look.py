@@ -31,6 +31,7 @@ from pathlib import Path
 
 import gpuprov_sshd
 from gpuprov_node import output
+from gpuprov_selinux import ENFORCE
 
 CONFIG = Path("/etc/ssh/sshd_config")
 OURS = CONFIG.parent / "sshd_config.d/00-gpuprov.conf"
@@ -39,10 +40,9 @@ SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
 INCLUDES_AT_MOST = 16
 POLICY = Path("/etc/crypto-policies/back-ends/opensshserver.config")
-SELINUX = Path("/sys/fs/selinux/enforce")
-"""File that exists while SELinux is on, enforcing or permissive."""
+SELINUX = Path(ENFORCE)
 STORES = (Path("/var/lib/selinux"), Path("/etc/selinux"))
-"""Folders of policies, of which one has the site's labels of ports."""
+"""Folders of policies; one of them has the site's labels of ports."""
 EARLIER: dict[Path, bool] = {}
 """Included file → whether sshd reads it before the role's, as `first_lines` finds."""
 

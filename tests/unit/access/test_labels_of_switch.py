@@ -17,7 +17,7 @@ FILES = (ROOT / "gpuprov/access/node/files.sh").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("selinux", [True, False])
 def test_a_folder_of_keys_that_was_removed_returns_with_its_label(tmp_path: Path, selinux: bool) -> None:
-    """Check ~/.ssh, of which the switch records owner and mode, and a folder that it has copied."""
+    """Check ~/.ssh, whose owner and mode the switch records, and a folder that it has copied."""
     keys, options = tmp_path / "home/.ssh", tmp_path / "etc/ssh"
     saved = tmp_path / "state/saved"
     (saved / str(options)[1:] / "sshd_config.d").mkdir(parents=True)
