@@ -31,13 +31,14 @@ def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "lis
         packages: names of packages of the lock.
         rewritten: file whose sources do not count, as it is about to be written again.
     """
-    rows = {}
-    for uri, suite, origin, entry, path in targets():
+    rows, listed = {}, targets()
+    # An archive's indexes have some 50 MB, and targets are first listed without origins.
+    archives = {(entry, suite) for _, suite, origin, entry, _ in listed if origin in ARCHIVES}
+    for uri, suite, _, entry, path in listed:
         if uri.rstrip("/") in own or entry.rpartition(":")[0] == rewritten:
             continue
         option = UNSIGNED.search(source_text(entry))
-        if origin in ARCHIVES and not option:
-            rows.pop((entry, suite), None)
+        if (entry, suite) in archives and not option:
             continue
         names = offered(path, packages)
         if names or re.search("nvidia", uri, re.I):

@@ -232,9 +232,10 @@ def unpackaged(parameters: "Values") -> "Any":
     "libraries": [["/usr/local/lib/libcuda.so.550.1", "/etc/ld.so.conf.d/000-site.conf:1"]]}; the second of a
     pair is the setting that leads programs there, null for a default folder of the linker.
     """
-    driver = [path for path in RUNFILE_TRACES if os.path.exists(path)] + _programs(parameters)
+    everybody = _everybody(parameters)
+    driver = [path for path in RUNFILE_TRACES if os.path.exists(path)] + _programs(everybody)
     toolkits = [path for path in sorted(glob.glob("/usr/local/cuda-[0-9]*")) if not os.path.islink(path)]
-    libraries = _libraries(parameters)
+    libraries = _libraries(everybody)
     owned = _owned([*driver, *toolkits, *libraries])
     return {
         "driver": [path for path in driver if path not in owned],
@@ -243,10 +244,10 @@ def unpackaged(parameters: "Values") -> "Any":
     }
 
 
-def _programs(parameters: "Values") -> "list[str]":
+def _programs(everybody: "list[dict[str, Any]]") -> "list[str]":
     """Return the real paths of nvidia-smi, outside `PROGRAM_FOLDERS`, to which PATH of any process leads."""
     found = set()
-    for given in _everybody(parameters):
+    for given in everybody:
         folders = given.get("PATH", ("", None))[0].split(":")
         paths = [os.path.join(folder, "nvidia-smi") for folder in folders if folder.startswith("/")]
         path = next((each for each in paths if os.path.isfile(each) and os.access(each, os.X_OK)), "")
@@ -255,7 +256,7 @@ def _programs(parameters: "Values") -> "list[str]":
     return sorted(found)
 
 
-def _libraries(parameters: "Values") -> "dict[str, str | None]":
+def _libraries(everybody: "list[dict[str, Any]]") -> "dict[str, str | None]":
     """Return real paths of libraries that programs may load → the setting that leads there, or None.
 
     They are in the linker's folders, in those of processors' capabilities below (ld.so(8)), and in its cache.
@@ -265,7 +266,7 @@ def _libraries(parameters: "Values") -> "dict[str, str | None]":
     for path in re.findall(r"(?m)=> (/\S+)$", cached):
         if LIBRARY.match(os.path.basename(path)) and LIBRARY.match(os.path.basename(os.path.realpath(path))):
             found.setdefault(os.path.realpath(path))
-    folders = _library_folders(parameters)
+    folders = _library_folders(everybody)
     for folder, why in list(folders.items()):
         folders.update((each, why) for each in glob.glob(folder + "/glibc-hwcaps/*"))
     for folder, why in folders.items():
@@ -275,11 +276,11 @@ def _libraries(parameters: "Values") -> "dict[str, str | None]":
                 found[real] = why or found.get(real)
     for place, line in lines_of(PRELOAD):
         found.update({os.path.realpath(path): place for path in re.split(r"[\s:]+", line) if path})
-    found.update({os.path.realpath(path): why for path, why in _stated("LD_PRELOAD", parameters)})
+    found.update({os.path.realpath(path): why for path, why in _stated("LD_PRELOAD", everybody)})
     return {path: why for path, why in found.items() if _has_content(path)}
 
 
-def _library_folders(parameters: "Values") -> "dict[str, str | None]":
+def _library_folders(everybody: "list[dict[str, Any]]") -> "dict[str, str | None]":
     """Return folders of libraries → the setting that adds each; None for a default folder of the linker."""
     folders = {}  # type: dict[str, str | None]
     for pattern in LIBRARY_FOLDERS:
@@ -288,14 +289,14 @@ def _library_folders(parameters: "Values") -> "dict[str, str | None]":
         for place, line in lines_of(path):
             if line.startswith("/"):
                 folders.setdefault(line.split("=")[0].rstrip("/"), place)
-    for path, why in _stated("LD_LIBRARY_PATH", parameters):
+    for path, why in _stated("LD_LIBRARY_PATH", everybody):
         folders[path.rstrip("/")] = why
     return folders
 
 
-def _stated(name: str, parameters: "Values") -> "Iterator[Place]":
+def _stated(name: str, everybody: "list[dict[str, Any]]") -> "Iterator[Place]":
     """Yield the absolute paths in a variable of any kind of process, each with `NAME in PLACE`."""
-    for given in _everybody(parameters):
+    for given in everybody:
         value, place = given.get(name, ("", None))
         for path in re.split(r"[\s:]+", value):
             if path.startswith("/"):
