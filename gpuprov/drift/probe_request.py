@@ -17,6 +17,7 @@ from gpuprov.roles.health import PROGRAM
 from gpuprov.roles.health import files as health_files
 from gpuprov.roles.monitoring import textfile_path
 from gpuprov.roles.ssh_hardening import files as ssh_files
+from gpuprov.roles.ssh_hardening import ports as ssh_ports
 from gpuprov.roles.storage import clients
 from gpuprov.roles.system_tuning import environment, sysctls
 
@@ -56,6 +57,7 @@ def parameters(group: LockedGroup) -> Parameters:
         podman=group.components.podman is not None,
         mig=bool(group.setting("mig")),
         login=group.login,
+        ssh_ports=tuple(map(str, ssh_ports(group))),
     )
 
 

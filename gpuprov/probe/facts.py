@@ -460,6 +460,12 @@ class Facts:
         return tuple(str(name) for name in self.raw("login_groups"))
 
     @part
+    def sshd_unlabelled(self) -> Mapping[str, str | None]:
+        """Requested ports that SELinux does not give to sshd → place where the site gives another type."""
+        rows = self.raw("port_labels").items()
+        return {str(port): None if place is None else str(place) for port, place in rows}
+
+    @part
     def sshd_astray(self) -> tuple[str, ...]:
         """Listening sshd processes that are not the main process of sshd's unit."""
         return tuple(str(process) for process in self.raw("sshd")["astray"])

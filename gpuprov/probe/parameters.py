@@ -32,6 +32,8 @@ class Parameters:
     """User for whom sshd's settings are queried."""
     strangers: Sequence[str] = ("gpuprov-unknown", "198.51.100.1")
     """A user that no node has and an address of documentation (RFC 5737), for Match blocks of sshd."""
+    ssh_ports: Sequence[str] = ()
+    """Ports of sshd whose label for SELinux is queried."""
     files: Sequence[str] = ()
     sysctls: Sequence[str] = ()
     environment: str = r"(?:NCCL|OMP|MKL|CUDA|TF|NVIDIA|TORCH|PYTORCH|UCX)_|LD_LIBRARY_PATH$|LD_PRELOAD$"

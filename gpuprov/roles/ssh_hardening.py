@@ -29,6 +29,8 @@ OVERRULED = (
     *mends("ssh", "ssh.loaded", "a file that sshd has not read since it changed"),
     *mends("ssh", "ssh.files", "another key or principal in the files of trusted authorities"),
     *mends("ssh", "ssh.ports", "ssh.socket, which listens instead of sshd"),
+    *mends("ssh", "ssh.port_labels", "the label of a port, deleted for SELinux"),
+    *fails("ssh", "ssh.port_labels", "another type of SELinux that the site gives to a port"),
     *mends("ssh", "ssh.at_boot", "sshd's unit, masked or disabled"),
     *fails(
         "ssh",
@@ -40,6 +42,8 @@ OVERRULED = (
 )
 SSHD_UNITS = ("ssh.service", "sshd.service", "ssh.socket", "sshd.socket")
 """Units that start sshd at boot, of all systems."""
+POLICY_PORT = 22
+"""Port that every policy of SELinux gives to sshd."""
 
 
 def expectations(group: LockedGroup) -> list[Expectation]:
@@ -61,9 +65,11 @@ def expectations(group: LockedGroup) -> list[Expectation]:
         return logins
     admitted = ssh["options"].get("AllowGroups", "").split()
     contents = {path: hashlib.sha256(f"{text}\n".encode()).hexdigest() for path, text in files(group).items()}
+    other_ports = ports(group) != [POLICY_PORT]
     return [
         Expectation("ssh.options", options, role),
-        Expectation("ssh.ports", sorted(map(int, options["port"].split())), role),
+        Expectation("ssh.ports", ports(group), role),
+        *([Expectation("ssh.port_labels", [], role)] if other_ports else []),
         Expectation("ssh.at_boot", "enabled", role),
         Expectation("ssh.main_process", [], role),
         Expectation("ssh.undone", None, role, severity="warning"),
@@ -83,6 +89,13 @@ def variables(group: LockedGroup) -> dict[str, Any]:
         "ssh_hardening_files": files(group),
         "ssh_hardening_login": group.login,
     }
+
+
+def ports(group: LockedGroup) -> list[int]:
+    """Return the ports on which sshd listens by the lock, in ascending order; [] without SSH settings."""
+    options = (group.setting("ssh") or {}).get("options", {})
+    stated = next((value for keyword, value in options.items() if keyword.lower() == "port"), "")
+    return sorted(map(int, stated.split()))
 
 
 def files(group: LockedGroup) -> dict[str, str]:

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Listening sshd processes that are not the main process of sshd's unit, and the groups of a login.
+"""Listening sshd processes that are not the main process of sshd's unit, labels of ports, groups of a login.
 
 Runs on nodes: Python 3.6 or newer.
 
@@ -10,6 +10,7 @@ A restart then starts a second sshd, which fails as the port is in use, and syst
 which the first one accepts no login. `access/node/sshd.sh` has the same rules.
 """
 
+import glob
 import grp
 import os
 import pwd
@@ -18,6 +19,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gpuprov_node import output
+from gpuprov_selinux import ENFORCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 UNITS = ("ssh.service", "sshd.service")
 LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
@@ -26,6 +32,10 @@ OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
 """Parent of a process in its status, if it is root's: a user can give any program the title of sshd."""
 RUNNING = ("active", "reloading", "refreshing")
 """ActiveState of a unit whose main process counts."""
+LABEL = "ssh_port_t"
+"""SELinux's type of the ports on which sshd may listen; policies give it to port 22."""
+SITE_LABELS = ("/var/lib/selinux/*/active/ports.local", "/etc/selinux/*/active/ports.local")
+"""Files with the ports that the site has labelled, `portcon tcp 2222 system_u:object_r:ssh_port_t:s0`."""
 
 
 class Listener(NamedTuple):
@@ -71,6 +81,33 @@ def others() -> "list[Listener]":
     return found
 
 
+def unlabelled(ports: "Iterable[str]") -> "dict[str, str | None]":
+    """Return the ports that SELinux does not give to sshd; {} without SELinux.
+
+    A value is the place `FILE:LINE` where the site gives the port another type, else None. The site's labels
+    are read first, as `semanage` takes a second, and may be missing.
+    """
+    if not os.path.exists(ENFORCE):
+        return {}
+    own, other = {"22"}, {}  # type: tuple[set[str], dict[str, str]]
+    for path in sorted(path for pattern in SITE_LABELS for path in glob.glob(pattern)):
+        for number, line in enumerate(_text(path).splitlines(), 1):
+            own |= labelled(line)
+            other.update(dict.fromkeys(labelled(line, others=True), f"{path}:{number}"))
+    wanted = {port: other.get(port) for port in ports if port in other or port not in own}
+    if None not in wanted.values():
+        return wanted
+    own = labelled(output("semanage", "port", "-l"))
+    return {port: place for port, place in wanted.items() if place or port not in own}
+
+
+def labelled(text: str, *, others: bool = False) -> "set[str]":
+    """Return the TCP ports with sshd's type, or with others, in a list of `semanage` or of a policy."""
+    lines = [line for line in text.splitlines() if " tcp " in line and (LABEL in line) != others]
+    ranges = re.findall(r"(?<![^\s,])(\d{1,5})(?:-(\d{1,5}))?(?![\w-])", "\n".join(lines))
+    return {str(port) for first, last in ranges for port in range(int(first), int(last or first) + 1)}
+
+
 def groups_of(login: str) -> "list[str]":
     """Return the names of an account's groups, sorted; [] if there is no such account.
 
@@ -89,7 +126,7 @@ def groups_of(login: str) -> "list[str]":
 
 
 def _text(path: str) -> str:
-    """Return a file's text; "" if the process has ended."""
+    """Return a file's text; "" if it cannot be read, such as that of a process that has ended."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

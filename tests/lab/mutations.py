@@ -256,6 +256,7 @@ ELSEWHERE = {
     "firewall.controller": "scripts/campaign neighbours",
     "ssh.ports": "tests/lab/test_ssh_hardening.py",
     "ssh.main_process": "tests/lab/test_ssh_hardening.py",
+    "ssh.port_labels": "tests/lab/test_selinux.py",
     "ssh.undone": "tests/lab/test_ssh_hardening.py",
     "firewall.networks": "tests/lab/test_ssh_hardening.py",
     "firewall.input": "tests/lab/test_ssh_hardening.py",

@@ -616,6 +616,11 @@ ELSEWHERE = {
     ("monitoring.dcgm", CONDITION): "tests/unit/verify/test_same_words.py",
     ("ssh.options", "an option on sshd's command line"): "tests/unit/drift/test_sshd_logins.py",
     ("ssh.ports", "ssh.socket, which listens instead of sshd"): "tests/lab/test_ssh_hardening.py",
+    ("ssh.port_labels", "the label of a port, deleted for SELinux"): "tests/lab/test_selinux.py",
+    (
+        "ssh.port_labels",
+        "another type of SELinux that the site gives to a port",
+    ): "tests/lab/test_selinux.py",
     ("ssh.at_boot", "sshd's unit, masked or disabled"): "tests/lab/mutations.py",
     (
         "ssh.main_process",

@@ -136,6 +136,18 @@ def _ports(facts: Facts, expectation: Expectation) -> Any:
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
 
 
+@observes("ssh.port_labels", "port_labels")
+def _port_labels(facts: Facts, expectation: Expectation) -> Any:
+    """Return the locked ports on which SELinux does not let sshd listen, sorted as texts."""
+    return sorted(facts.sshd_unlabelled)
+
+
+@names_who("ssh.port_labels")
+def _other_labels(facts: Facts, expectation: Expectation) -> Iterator[str | None]:
+    """Yield the places where the site gives another type to a port."""
+    yield from facts.sshd_unlabelled.values()
+
+
 @observes("ssh.at_boot", "units")
 def _at_boot(facts: Facts, expectation: Expectation) -> Any:
     """Return `enabled` if one of sshd's units starts at boot, otherwise the states of all."""

@@ -315,6 +315,12 @@ def login_groups(parameters: "Values") -> "Any":
     return gpuprov_sshd.groups_of(parameters["login"])
 
 
+@collector(seconds=20)
+def port_labels(parameters: "Values") -> "Any":
+    """Return requested ports that SELinux does not give to sshd → place of the site's label, or null."""
+    return gpuprov_sshd.unlabelled(parameters["ssh_ports"])
+
+
 @collector(seconds=5)
 def pam(parameters: "Values") -> "Any":
     """Return the lines of sshd's PAM service and of those that it includes: service -> [place, text]. Secrets

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -47,6 +47,9 @@ RULES_OF_PAM = "grep -snHEv '^[[:space:]]*(#|$)' /etc/pam.d/* /usr/lib/pam.d/*"
 UNITS = f"systemctl list-unit-files --no-legend {' '.join(SSHD_UNITS)}"
 MAIN = "systemctl show --property=ActiveState,MainPID ssh.service sshd.service"
 RUNNING = r"(?m)^ActiveState=(?:active|reloading|refreshing)$"
+PORT_LABELS = "semanage port --list || { echo ssh_port_t tcp 22; cat /var/lib/selinux/*/active/ports.local; }"
+"""Labels of ports: the policy's and the site's; without `semanage` the site's, and that of every policy."""
+RANGE = re.compile(r"(?<![^\s,])([0-9]{1,5})(?:-([0-9]{1,5}))?(?![\w-])")
 PARENT = "ps -o ppid= -p %s"
 RECORD = "cat /var/lib/gpuprov/deadman/undone"
 
@@ -348,6 +351,18 @@ class Sshd(Observed):
         others = [each for each in self.listeners if each.pid not in main]
         lost = [each for each in others if self.run(PARENT, each.pid).stdout.strip() not in {"", *main}]
         return [f"process {each.pid} ({each.command})" for each in lost]
+
+    def unlabelled(self, ports: Collection[str]) -> list[str]:
+        """Return the ports to which SELinux gives another type than sshd's, sorted; [] without SELinux.
+
+        Without `semanage` these are all but 22 and those that the site has labelled as sshd's.
+        """
+        if not self.run("test -e /sys/fs/selinux/enforce").succeeded:
+            return []
+        lines = re.findall(r"(?m)^.* tcp .*$", self.run(PORT_LABELS).stdout)
+        rows = [RANGE.findall(line) for line in lines if "ssh_port_t" in line]
+        ranges = [(int(first), int(last or first)) for row in rows for first, last in row]
+        return [port for port in sorted(ports) if not any(a <= int(port) <= b for a, b in ranges)]
 
     @property
     def undone(self) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.access.shipped import compared
 from gpuprov.model.lock import LockedGroup
+from gpuprov.roles.ssh_hardening import ports
 from gpuprov.verify.nodes import NodeUnderTest
 from gpuprov.verify.outside import each_offered
 from gpuprov.verify.readings import sshd_at_boot
@@ -80,6 +81,12 @@ def test_sshd_listens_on_the_locked_ports(host: Node, expected: list[int]) -> No
     """Check that sshd listens on exactly the locked TCP ports, or systemd for it (ssh.socket)."""
     by_systemd = {*expected} & {*host.sshd.ports_of_systemd}
     assert sorted({*host.sshd.ports, *by_systemd}) == expected
+
+
+@pytest.mark.check("ssh.port_labels", "semanage port --list")
+def test_sshd_may_listen_on_the_locked_ports(host: Node, group: LockedGroup, expected: list[str]) -> None:
+    """Check that SELinux gives the locked ports to sshd, so that it also listens after its next start."""
+    assert host.sshd.unlabelled([*map(str, ports(group))]) == expected
 
 
 @pytest.mark.check("ssh.at_boot", "systemctl is-enabled ssh.service sshd.service ssh.socket")

@@ -5,17 +5,17 @@ Runs on the node, with the modules of plugins/module_utils. Argument: a JSON obj
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "selinux": true, "unlabelled": ["2222"], "semanage": true, "unit": "ssh",
+     "selinux": true, "unlabelled": ["2222"], "claimed": {"2225": "FILE:7"}, "semanage": true, "unit": "ssh",
      "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
      "hindrance": ["/etc/systemd/system/ssh.service.d/a.conf:2 ConditionPathExists=/none"],
      "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
-`unlabelled` are requested ports that SELinux's policy does not give to sshd, and `semanage` is whether the
-program that labels them is installed. `elsewhere` are processes of sshd that listen on a requested port and
-are not of its unit, with commands. `hindrance` are lines with which systemd would not start sshd. `differs`
-are requested options that are not in effect. `by` are the first lines that set them, `earlier` those that
-sshd reads before the role's file.
+`unlabelled` are requested ports that SELinux's policy does not give to sshd, `claimed` those to which the
+site gives another type, with the place, and `semanage` is whether the program that labels ports is installed.
+`elsewhere` are processes of sshd that listen on a requested port and are not of its unit, with commands.
+`hindrance` are lines with which systemd would not start sshd. `differs` are requested options that are not in
+effect. `by` are the first lines that set them, `earlier` those that sshd reads before the role's file.
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
 INCLUDES_AT_MOST = 16
 POLICY = Path("/etc/crypto-policies/back-ends/opensshserver.config")
-SELINUX = Path(ENFORCE)
-STORES = (Path("/var/lib/selinux"), Path("/etc/selinux"))
-"""Folders of policies; one of them has the site's labels of ports."""
 EARLIER: dict[Path, bool] = {}
 """Included file → whether sshd reads it before the role's, as `first_lines` finds."""
 
@@ -78,29 +75,6 @@ def taken() -> dict[str, str]:
         if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
             others[port] = ", ".join(sorted(programs))
     return others
-
-
-def unlabelled() -> list[str]:
-    """Return the requested ports that SELinux's policy does not give to sshd; it gives port 22.
-
-    The site's labels are read first, as `semanage` takes a second, and may be missing.
-    """
-    wanted = set(options.get("port", "").split()) - {"22"}
-    if wanted and SELINUX.exists():
-        for path in [path for store in STORES for path in store.glob("*/active/ports.local")]:
-            wanted -= labelled(path.read_text(errors="replace"))
-    else:
-        wanted.clear()
-    if wanted:
-        wanted -= labelled(said("semanage", "port", "-l"))
-    return sorted(wanted)
-
-
-def labelled(text: str) -> set[str]:
-    """Return the TCP ports with sshd's type in a list of ports, of `semanage port -l` or of a policy."""
-    lines = [line for line in text.splitlines() if "ssh_port_t" in line and " tcp " in line]
-    ranges = re.findall(r"(?<!\S)(\d+)(?:-(\d+))?(?!\w)", "\n".join(lines))
-    return {str(port) for first, last in ranges for port in range(int(first), int(last or first) + 1)}
 
 
 def elsewhere() -> dict[str, str]:
@@ -194,6 +168,7 @@ now = effective()
 text = CONFIG.read_text(errors="replace") if CONFIG.exists() else ""
 differs = {keyword: now.get(keyword) for keyword, value in options.items() if now.get(keyword) != value}
 first = first_lines() if CONFIG.exists() else {}
+ports = gpuprov_sshd.unlabelled(options.get("port", "").split())
 socket = said("systemctl", "is-active", f"{unit}.socket").strip() == "active"
 look = {
     "earlier": [place(*first[each]) for each in differs if each in first and goes_before(first[each][0])],
@@ -203,8 +178,9 @@ look = {
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
     "taken": taken(),
-    "selinux": SELINUX.exists(),
-    "unlabelled": unlabelled(),
+    "selinux": Path(ENFORCE).exists(),
+    "unlabelled": [port for port, place in ports.items() if not place],
+    "claimed": {port: place for port, place in ports.items() if place},
     "semanage": shutil.which("semanage") is not None,
     "elsewhere": elsewhere(),
     "groups": gpuprov_sshd.groups_of(question["login"]),

@@ -37,6 +37,7 @@ LATER = {
         "origin",
         "pam",
         "podman",
+        "port_labels",
         "package_files",
         "scratch",
         "toolkit",

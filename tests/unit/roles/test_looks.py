@@ -50,56 +50,6 @@ def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: s
     assert sshd.goes_before(Path(path)) is before
 
 
-SEMANAGE = """\
-SELinux Port Type              Proto    Port Number
-
-http_port_t                    tcp      80, 2223
-ssh_port_t                     tcp      22222, 3000-3002, 22
-ssh_port_t                     udp      4000
-"""
-LOCAL = """\
-# Do not edit directly.
-portcon tcp 2222 system_u:object_r:ssh_port_t:s0
-portcon tcp 5000-5001 system_u:object_r:ssh_port_t:s0
-portcon udp 2224 system_u:object_r:ssh_port_t:s0
-portcon tcp 2225 system_u:object_r:http_port_t:s0
-"""
-
-
-@pytest.mark.parametrize(
-    ("ports", "expected"),
-    [
-        ("22", []),
-        ("2222 5001 22222 3001", []),
-        ("22 2224 2223", ["2223", "2224"]),
-        ("2225 4000 0 1023", ["0", "1023", "2225", "4000"]),
-    ],
-)
-def test_ports_that_selinux_does_not_give_to_sshd_are_found(
-    sshd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ports: str, expected: list[str]
-) -> None:
-    """Check both lists; nothing is asked about port 22, or without SELinux."""
-    store = tmp_path / "targeted/active"
-    store.mkdir(parents=True)
-    (store / "ports.local").write_text(LOCAL)
-    asked: list[tuple[str, ...]] = []
-
-    def said(*command: str) -> str:
-        """Answer as semanage does."""
-        asked.append(command)
-        return SEMANAGE
-
-    monkeypatch.setattr(sshd, "options", {"port": ports})
-    monkeypatch.setattr(sshd, "STORES", (tmp_path,))
-    monkeypatch.setattr(sshd, "said", said)
-    monkeypatch.setattr(sshd, "SELINUX", tmp_path / "none")
-    assert sshd.unlabelled() == []
-    assert not asked
-    monkeypatch.setattr(sshd, "SELINUX", store)
-    assert sshd.unlabelled() == expected
-    assert bool(asked) == (ports != "22")
-
-
 def test_groups_are_found_in_a_directory_that_does_not_list_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
