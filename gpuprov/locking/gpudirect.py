@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.records import Flavour, GpuModel, System
 from gpuprov.catalog.rules.issues import kernel_version
-from gpuprov.catalog.rules.rdma import DMA_BUF, KERNEL, PEERMEM, SOURCE, without_dma_buf
+from gpuprov.catalog.rules.rdma import KERNEL, SOURCE, without_dma_buf
 from gpuprov.catalog.version import Version
 from gpuprov.errors import Refused
 from gpuprov.locking.resolve import ABSENT, AUTO, Answer
 from gpuprov.model.lock import Setting
+from gpuprov.model.settings.gpudirect import DMA_BUF, PEERMEM
 from gpuprov.model.stack import StackPolicy
 
 KEY = "peer_memory"

@@ -27,7 +27,7 @@ MAX_BYTES = 32 * 1024 * 1024
 class Strict(BaseModel):
     """A frozen record that rejects unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
 class Places(dict[str, str]):

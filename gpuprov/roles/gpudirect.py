@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuprov.catalog.rules.rdma import PEERMEM
 from gpuprov.model.lock import LockedGroup
+from gpuprov.model.settings.gpudirect import PEERMEM
 from gpuprov.roles.components import closure, packages, unwanted, version
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import NOT_APPLIED, NOT_BY_SYSTEMD, fails

@@ -178,7 +178,7 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield all statements in the order of the source, without those for type checkers only."""
     for each in body:
         yield each
-        only_typing = isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"
+        only_typing = isinstance(each, ast.If) and getattr(each.test, "id", "") == "TYPE_CHECKING"
         for part in ("body", "handlers", "orelse", "finalbody", "cases"):
             if not (only_typing and part == "body"):
                 yield from _statements(getattr(each, part, ()))

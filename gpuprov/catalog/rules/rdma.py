@@ -7,14 +7,11 @@ GPUDirect Storage release notes, "MLNX_OFED/DOCA and File System Requirements".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from gpuprov.catalog.records import Flavour, GpuModel, System
 from gpuprov.catalog.version import Version
 
 SOURCE = ("op-rdma",)
-DMA_BUF, PEERMEM = "dma-buf", "nvidia-peermem"
-PeerMemory = Literal["dma-buf", "nvidia-peermem"]
 KERNEL = Version("5.12")
 """First kernel with which a network card reads a GPU's memory by DMA-BUF."""
 _TURING = Version("7.5")
