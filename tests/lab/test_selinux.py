@@ -88,7 +88,8 @@ def test_both_witnesses_name_a_port_that_loses_its_label(module_lab: Lab, node: 
         for port in (2222, OF_POLICY):
             lock(port)
             assert unlabelled(tmp_path) == ([str(port)], [str(port)])
-            gpuprov(tmp_path, *apply, code=None)
+            applied = gpuprov(tmp_path, *apply, code=None)
+            assert "failed" not in applied.stdout, applied.stdout + applied.stderr
             assert unlabelled(tmp_path) == (None, None)
             assert f":{port} " in node.run("ss -Hltn").stdout
         node.run(f"semanage port --delete --proto tcp {OF_POLICY}")

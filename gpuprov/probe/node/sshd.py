@@ -315,7 +315,7 @@ def login_groups(parameters: "Values") -> "Any":
     return gpuprov_sshd.groups_of(parameters["login"])
 
 
-@collector(seconds=20)
+@collector(seconds=60)
 def port_labels(parameters: "Values") -> "Any":
     """Return requested ports that SELinux does not give to sshd → place of the site's label, or null."""
     return gpuprov_sshd.unlabelled(parameters["ssh_ports"])

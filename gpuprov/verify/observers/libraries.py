@@ -13,35 +13,37 @@ CUDNN_HEADERS = (
     "cat /usr/include/cudnn_version.h /usr/include/*/cudnn_version*.h 2>/dev/null"
     " | grep -m3 -E '^#define CUDNN_(MAJOR|MINOR|PATCHLEVEL) '"
 )
+# Prints the paths in `found` that no package owns. A package's file is in one of dpkg's lists, which are read
+# once, under either name if /lib is a link.
+_WITHOUT_PACKAGE = (
+    " owned=$(printf '%%s\\n' $found | sed 'p;s#^/usr##' | grep -hsxFf - /var/lib/dpkg/info/*.list);"
+    ' for each in $found; do printf \'%%s\\n\' "$owned" | grep -qxF -e "$each" -e "${each#/usr}"'
+    ' || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
+)
 # Regular files that a program would load: the linker's cache, its search folders with those of processors'
-# capabilities (ld.so(8)), and LD_LIBRARY_PATH. A package's file is in one of dpkg's lists, under either name
-# if /lib is a link. An empty file is no library. Only words that begin with a slash reach find: others could
-# be its expressions.
+# capabilities (ld.so(8)), and LD_LIBRARY_PATH. An empty file is no library. Only words that begin with a
+# slash reach find: others could be its expressions.
 UNPACKAGED = (
     "set -- /usr/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/local/lib /usr/local/lib64"
     " $({ printf '%%s\\n' %s; sed -n 's#^/#/#p' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf 2>/dev/null; }"
     " | tr ': \\t' '\\n\\n\\n' | grep '^/');"
-    " for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
+    " found=$(for each in $( { ldconfig -p | sed -n 's/.*=> //p';"
     " find \"$@\" -maxdepth 1 -name 'lib*.so*' 2>/dev/null;"
     " find \"$@\" -mindepth 3 -maxdepth 3 -path '*/glibc-hwcaps/*/lib*.so*' 2>/dev/null; }"
     " | grep -E '/lib(cuda|nvidia-ml|cudnn[_a-z]*|nccl|cudart|cublas[a-zA-Z]*)\\.so'"
     " | xargs -r realpath -e 2>/dev/null | sort -u; ls -d /usr/local/cuda-[0-9]* /usr/bin/nvidia-uninstall"
     " /usr/bin/nvidia-installer /usr/local/bin/nvidia-uninstall 2>/dev/null);"
-    ' do [ -s "$each" ] && [ ! -L "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
-    ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
+    ' do [ ! -s "$each" ] || [ -L "$each" ] || echo "$each"; done);' + _WITHOUT_PACKAGE
 )
 # nvidia-smi as each PATH finds it, if that is not in a folder of the system's programs.
 PROGRAMS = (
-    "for each in $(for each in %s; do (PATH=$each; command -v nvidia-smi); done | grep '^/'"
-    " | grep -vE '^(/usr)?/s?bin/[^/]*$' | xargs -r realpath -e 2>/dev/null | sort -u);"
-    ' do grep -qsxF -e "$each" -e "${each#/usr}" /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1'
-    ' || echo "$each"; done'
+    "found=$(for each in {paths}; do (PATH=$each; command -v nvidia-smi); done | grep '^/'"
+    " | grep -vE '^(/usr)?/s?bin/[^/]*$' | xargs -r realpath -e 2>/dev/null | sort -u);" + _WITHOUT_PACKAGE
 )
 PRELOADED = (
-    "for each in $( { sed 's/#.*//' /etc/ld.so.preload 2>/dev/null; printf '%%s\\n' %s; } | tr ': ' '\\n\\n'"
-    " | grep '^/' | xargs -r realpath -e 2>/dev/null | sort -u);"
-    ' do [ -s "$each" ] || continue; grep -qsxF -e "$each" -e "${each#/usr}"'
-    ' /var/lib/dpkg/info/*.list || rpm -qf "$each" >/dev/null 2>&1 || echo "$each"; done'
+    "found=$(for each in $( { sed 's/#.*//' /etc/ld.so.preload 2>/dev/null; printf '%%s\\n' %s; }"
+    " | tr ': ' '\\n\\n' | grep '^/' | xargs -r realpath -e 2>/dev/null | sort -u);"
+    ' do [ ! -s "$each" ] || echo "$each"; done);' + _WITHOUT_PACKAGE
 )
 SYSTEM_NCCL = "cat /etc/nccl.conf"
 CLOSED_NCCL = "find -L /etc/nccl.conf -maxdepth 0 ! -perm -004"
@@ -162,7 +164,8 @@ class Libraries(Observed):
     def programs(self) -> list[str]:
         """Paths of nvidia-smi without a package that PATH of any process finds before the driver's."""
         paths = self._values("PATH")
-        return list(self.run(PROGRAMS.replace("%s", " ".join(["%s"] * len(paths))), *paths).stdout.split())
+        command = PROGRAMS.replace("{paths}", " ".join(["%s"] * len(paths)))
+        return list(self.run(command, *paths).stdout.split())
 
     @property
     def preloaded(self) -> list[str]:
