@@ -1,22 +1,28 @@
-"""Nodes that play further releases with dnf by the command line: from bootstrap to a second run.
+"""Nodes that play further releases with dnf by the command line: from bootstrap to a rollback.
 
-`tests/lab/test_rhel_9_chain.py` has what follows on RHEL 9. What such nodes do not show is in docs/proof.md.
+The tests build on each other; `tests/lab/test_rhel_9_chain.py` has more of them on RHEL 9. What such nodes do
+not show is in docs/proof.md.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import signal
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpuprov_lab import Lab
 from gpuprov_lab.releases import BY_SYSTEM
-from tests.lab.dnf_chain import STACK, new_chain
+from tests.lab.command_line import start
+from tests.lab.dnf_chain import STACK, Chain, new_chain
 from tests.systems import OF_DNF
 
 pytestmark = pytest.mark.slow
+DRIVERS = ("580.126.16", "595.71.05")
+"""The driver before and after the upgrade."""
 LACKING = ("podman", "node_exporter")
 STACKS: dict[str, dict[str, Any]] = {
     "rhel10": {**STACK, "podman": "5.6"},
@@ -33,22 +39,55 @@ def test_each_further_release_has_a_stack() -> None:
     assert set(STACKS) == {*OF_DNF} - {"rhel9"}
 
 
-@pytest.mark.parametrize("system", STACKS)
-def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(
-    system: str, lab: Lab, tmp_path: Path
-) -> None:
-    release = BY_SYSTEM[system]
-    with new_chain(lab, tmp_path, system, STACKS[system]) as chain:
-        assert chain.node.run("command -v apt-get apt dpkg dpkg-query", check=False).stdout == ""
-        assert chain.node.kernel == release.kernel
-        chain.state()
-        chain.gpuprov("bootstrap")
-        plan = chain.gpuprov("plan", code=3)
-        assert "ssh_hardening, firewall" in plan.stdout
-        applied = chain.gpuprov("apply", "--reboot", "--yes", code=None)
-        assert "rebooted  verified" in applied.stdout, applied.stdout + applied.stderr
-        assert chain.installed("nvidia-driver-cuda") == f"3:580.126.16-1.{release.dist.split('.')[0]}"
-        assert chain.drift() == chain.failed() == {}
-        assert "nothing to do" in chain.gpuprov("apply", "--yes").stderr
-        changed = chain.gpuprov("apply", "--full", "--yes", "-o", "json")
-        assert json.loads(changed.stdout)["nodes"][0]["changed"] == 0, changed.stderr
+@pytest.fixture(scope="module", params=STACKS)
+def chain(
+    request: pytest.FixtureRequest, module_lab: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Chain]:
+    """A node of each system and a fleet with a mirror; not locked."""
+    with new_chain(
+        module_lab, tmp_path_factory.mktemp("played"), request.param, STACKS[request.param]
+    ) as chain:
+        yield chain
+
+
+def driver(chain: Chain, version: str) -> str:
+    """Return the version of the driver's packages for the system of a chain."""
+    return f"3:{version}-1.{BY_SYSTEM[chain.node.os].dist.split('.')[0]}"
+
+
+def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(chain: Chain) -> None:
+    assert chain.node.run("command -v apt-get apt dpkg dpkg-query", check=False).stdout == ""
+    assert chain.node.kernel == BY_SYSTEM[chain.node.os].kernel
+    chain.state()
+    chain.gpuprov("bootstrap")
+    plan = chain.gpuprov("plan", code=3)
+    assert "ssh_hardening, firewall" in plan.stdout
+    applied = chain.gpuprov("apply", "--reboot", "--yes", code=None)
+    assert "rebooted  verified" in applied.stdout, applied.stdout + applied.stderr
+    assert chain.installed("nvidia-driver-cuda") == driver(chain, DRIVERS[0])
+    assert chain.drift() == chain.failed() == {}
+    assert "nothing to do" in chain.gpuprov("apply", "--yes").stderr
+    changed = chain.gpuprov("apply", "--full", "--yes", "-o", "json")
+    assert json.loads(changed.stdout)["nodes"][0]["changed"] == 0, changed.stderr
+
+
+def test_an_upgrade_whose_controller_dies_is_resumed_and_rolled_back(chain: Chain) -> None:
+    """Kill the upgrade in its apply; then roll back with every repository out of reach."""
+    chain.state("next.lock.yml", driver=DRIVERS[1])
+    process = start(chain.folder, "upgrade", "--to", "next.lock.yml", "--yes", "-o", "json")
+    while '"apply"' not in chain.journal():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    time.sleep(20)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = chain.gpuprov("upgrade", "--resume", "-o", "json", code=None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert chain.installed("nvidia-driver-cuda") == driver(chain, DRIVERS[1])
+    assert chain.failed() == {}
+    chain.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
+    back = chain.gpuprov("rollback", "--yes", "-o", "json", code=None)
+    chain.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
+    assert back.returncode == 0, back.stdout + back.stderr
+    assert chain.installed("nvidia-driver-cuda") == driver(chain, DRIVERS[0])
+    assert chain.drift() == chain.failed() == {}
