@@ -62,6 +62,15 @@ WILD = ("<\"&'" * 200_000, {f"k{at}<": '"&' * 20 for at in range(20_000)}, ["'<"
 """Values of a hostile node: characters that a page writes as several, many keys, many items."""
 
 
+def test_junit_has_a_limited_part_of_a_nodes_values() -> None:
+    wild = node("gpu1", *(differs(check, "8", value) for check, value in zip(CHECKS, WILD, strict=False)))
+    text = drift_xml(run(wild, node("gpu2", HOLD), lost("gpu3", "<" * 900_000)))
+    assert len(text) < 200_000
+    failures = list(ET.fromstring(text).iter("failure"))  # noqa: S314 - our own
+    assert str(failures[0].get("message")).endswith('…, expected "8"')
+    assert failures[-1].get("message") == 'seen [], expected ["libcuda1"]'
+
+
 def test_the_page_has_a_limited_part_of_a_nodes_values() -> None:
     """Nodes decide how long their values are, and a page repeats each of them for its parts."""
     wild = node("gpu1", *(differs(check, "8", value) for check, value in zip(CHECKS, WILD, strict=False)))
