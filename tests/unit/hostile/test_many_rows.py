@@ -20,7 +20,9 @@ from gpuprov.doctor import judge
 from gpuprov.doctor.fault import FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.doctor.status import read_node
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.judge import judge as judge_drift
+from gpuprov.drift.restated import restated
 from gpuprov.errors import NodeFailed
 from gpuprov.finding import CHARACTERS
 from gpuprov.nccl.log import NcclLog, read_log
@@ -467,6 +469,14 @@ def _libraries() -> object:
     return found.named("libcuda.so")
 
 
+def _workers_list() -> object:
+    """Restate a worker's list of 40,000 items that a list of the lock lacks."""
+    stated = Expectation("packages.held", [f"ours{at}" for at in range(40_000)], "packages")
+    theirs: list[Any] = [*(f"them{at}" for at in range(40_000)), {}]
+    found = Difference("packages.held", theirs, [], "error", "packages", reboot=False)
+    return restated(NodeDrift("n", "drifted", (found,)), {"packages.held": stated})
+
+
 READERS: dict[str, Callable[[], object]] = {
     "columns of a matrix": _columns,
     "GPUs of a matrix": _gpus,
@@ -513,6 +523,7 @@ READERS: dict[str, Callable[[], object]] = {
     "libraries without a package": _libraries,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
+    "list of a worker": _workers_list,
 }
 
 
