@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "NO_COLOR": "no colour, if set to anything",
     "XDG_STATE_HOME": "where runs, history and logs are kept; ~/.local/state if not set",
     "GPUPROV_FLEET": "the fleet of gpuprov inventory",
+    "GPUPROV_MITOGEN": "with 1, Ansible uses Mitogen if it is installed; SECURITY.md says what it risks",
 }
 """Variable → meaning."""
 

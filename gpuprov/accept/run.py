@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuprov.accept.program import FRAMEWORK_S, PLANS, Level, framework, program
-from gpuprov.errors import GpuprovError
+from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.here import absolute, run_here
 from gpuprov.probe.payload import ANSWER_LIMIT
 from gpuprov.ssh.dispatch import DIRECT, Dispatch
@@ -15,6 +16,12 @@ from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 
 BEYOND_S = 60
 """Seconds to wait for the program beyond the time limit that it sets itself."""
+MEASURED = 2 << 20
+"""Maximum number of characters of a node's document, which is kept and written for all nodes: with NCCL's log
+of 512 KiB, 64 GPUs and all their pairs it has 1.4 million; recorded ones of 4 GPUs have 80,000.
+"""
+FRAMEWORKS = 256 << 10
+"""The same for the document of frameworks."""
 
 
 def measure_here(level: Level, *, folders: Sequence[str] = (), drained: bool = False) -> dict[str, Any]:
@@ -58,7 +65,14 @@ def frameworks_there(
         return payload.answer(done.stdout, done.stderr)
 
     for target, answer in fan_out(nodes, visit, answer=dict[str, Any], dispatch=dispatch, limits=limits):
-        yield target.name, answer
+        yield target.name, _limited(answer, FRAMEWORKS)
+
+
+def _limited(answer: Mapping[str, Any] | GpuprovError, most: int) -> Mapping[str, Any] | GpuprovError:
+    """Return a node's answer; an error in place of a document with more characters than `most` as JSON."""
+    if isinstance(answer, GpuprovError) or (size := len(json.dumps(answer))) <= most:
+        return answer
+    return NodeFailed(f"the answer holds {size} characters of measurements", expected=f"at most {most}")
 
 
 def with_frameworks(
@@ -96,4 +110,4 @@ def measure_there(
         return payload.answer(done.stdout, done.stderr)
 
     for target, answer in fan_out(nodes, visit, answer=dict[str, Any], dispatch=dispatch, limits=limits):
-        yield target.name, answer
+        yield target.name, _limited(answer, MEASURED)

@@ -1,13 +1,15 @@
-"""Strategy plugin of Ansible: Mitogen's if Mitogen is installed, otherwise Ansible's own.
+"""Strategy plugin of Ansible: Mitogen's if the operator requests it, otherwise Ansible's own.
 
 Mitogen keeps one Python process on each node and runs every module in it; Ansible starts one for each task
-and sends the module with it. The effect on a node is the same. Mitogen has its own connections, for which the
-size of an answer is not limited (SECURITY.md states which limits apply).
+and sends the module with it. The effect on a node is the same. Being installed is no request: Mitogen routes
+the number of a context to the node that claims it first, so that a node can answer for another one, and its
+own connections do not limit the size of an answer (SECURITY.md).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,17 +17,24 @@ from pathlib import Path
 from packaging.version import Version
 
 LOG = logging.getLogger(__name__)
+REQUEST = "GPUPROV_MITOGEN"
+"""The variable by which the operator requests Mitogen, with the value 1."""
 OLDEST = Version("0.3.54")
 CORES = (Version("2.18"), Version("2.22"))
 """Releases of ansible-core that `OLDEST` supports: at least the first, below the second."""
 
 
 def settings() -> dict[str, str]:
-    """Return variables that make ansible-playbook use Mitogen; empty if it cannot."""
+    """Return variables that make ansible-playbook use Mitogen; empty if it is not requested, or cannot be
+    used, which is logged as a warning.
+    """
+    if os.environ.get(REQUEST) != "1":
+        LOG.debug("tasks run with Ansible's own strategy: Mitogen is not requested by %s=1", REQUEST)
+        return {}
     found = find_spec("ansible_mitogen")
     refusal = unfit() if found and found.origin else "Mitogen is not installed"
     if refusal or not found or not found.origin:
-        LOG.debug("tasks run with Ansible's own strategy: %s", refusal)
+        LOG.warning("tasks run with Ansible's own strategy: %s", refusal)
         return {}
     LOG.debug("tasks run with Mitogen's strategy")
     plugins = Path(found.origin).parent / "plugins/strategy"

@@ -110,7 +110,7 @@ class WorkerMessages:
         """Pass an event, a line or a file to the run.
 
         Args:
-            names: nodes that the worker may report about.
+            names: nodes that the worker may report about, by which each of its events is checked.
             number: number of the attempt, which names the folder of its files.
 
         Raises:
@@ -122,8 +122,9 @@ class WorkerMessages:
         except (ValueError, RecursionError):
             raise NodeFailed("a worker sent an event that cannot be read") from None
         if found.event is not None:
-            if event.get("host") not in (None, *names):
-                raise NodeFailed(f"a worker reported on {shown(event.get('host'))}, which it was not given")
+            host = event.get("host")
+            if host is not None and host not in names:
+                raise NodeFailed(f"a worker reported on {shown(host)}, which it was not given")
             self.run.listen({**event, "stream": number})
         elif found.line is not None:
             self.run.narrate(on_one_line(found.line))

@@ -122,11 +122,10 @@ def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str 
     if chosen.lock_path.is_file():
         of_host = {host: name for name, group in chosen.lock.groups.items() for host in group.hosts}
         groups = {name: of_host[name] for name in chosen.names}
-        answers = dict(gather(chosen.lock, chosen.names, dispatch=chosen.dispatch))
+        answers = gather(chosen.lock, chosen.names, dispatch=chosen.dispatch)
         return of_majority(groups, answers, str(chosen.lock_path.absolute()))
     targets = [options.target(host, identity, known_hosts) for host in chosen.hosts]
-    answers = dict(gather_from(targets, dispatch=chosen.dispatch))
-    return of_majority(dict.fromkeys(chosen.hosts, "all"), answers, "")
+    return of_majority(dict.fromkeys(chosen.hosts, "all"), gather_from(targets, dispatch=chosen.dispatch), "")
 
 
 def _look_once(look: Callable[[], Run], baseline: str | None, output: str, reports: ReportFiles) -> Exit:

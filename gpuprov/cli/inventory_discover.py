@@ -12,8 +12,7 @@ from gpuprov.cli.common.terminal import show
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Unreachable, worst
 
 if TYPE_CHECKING:
-    from gpuprov.inventory.discover import Match
-    from gpuprov.probe.facts import Facts
+    from gpuprov.inventory.discover import Identity, Match
 
 SCHEMA = "gpuprov.discovery/1"
 
@@ -52,7 +51,7 @@ def command(
     from pydantic import ValidationError
 
     from gpuprov.catalog import load
-    from gpuprov.inventory.discover import kinds, match_hosts, names_of, propose, within
+    from gpuprov.inventory.discover import Identity, kinds, match_hosts, names_of, propose, within
     from gpuprov.model.connection import Connection
     from gpuprov.ssh.dispatch import Dispatch
     from gpuprov.ssh.failures import NotThere
@@ -72,11 +71,12 @@ def command(
         if isinstance(answer, GpuprovError):
             failed[host] = answer
         else:
-            found[host] = answer
+            facts, nearest = answer
+            found[host] = Identity.of(facts), nearest
     found = {host: found[host] for host in asked if host in found}
     silent = [host for host, error in failed.items() if host in of_networks and isinstance(error, NotThere)]
     failed = {host: failed[host] for host in asked if host in failed and host not in silent}
-    names = names_of({host: facts for host, (facts, _) in found.items()})
+    names = names_of({host: each.name for host, (each, _) in found.items()})
     proposal, unproposed = propose(found, names, way, catalog)
     failed |= unproposed
     _show(found, failed, proposal, names, output)
@@ -92,7 +92,7 @@ def command(
 
 
 def _show(
-    found: dict[str, tuple[Facts, Match]],
+    found: dict[str, tuple[Identity, Match]],
     failed: dict[str, GpuprovError],
     proposal: dict[str, Any],
     names: dict[str, str],
@@ -101,7 +101,7 @@ def _show(
     """Print hosts, their profiles and differences, errors, and the proposed fleet.
 
     Args:
-        found: host as given → its facts and its match.
+        found: host as given → its identity and its match.
         failed: host → its error.
         proposal: keys of the proposed fleet.
         names: host as given → its name in the fleet.

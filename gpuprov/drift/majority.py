@@ -6,6 +6,7 @@ key by key. Values specific to one node (addresses, serial numbers, disks' names
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +14,16 @@ from functools import partial
 from typing import Any
 
 from gpuprov.drift.judge import Difference, NodeDrift, without_facts
+from gpuprov.errors import GpuprovError
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.ssh.contained import contained
 
 NO_MAJORITY = "no majority"
+KEYS = 2048
+"""Maximum number of keys of an aspect that are compared: a recorded node has 40 packages."""
+CHARACTERS = 128 * 1024
+"""Maximum number of characters of an aspect's keys and values that are compared; recorded: 1,300."""
 OF_ONE_NODE = ("root=", "BOOT_IMAGE=", "initrd=", "resume=", "ip=", "rd.", "systemd.machine_id=")
 OF_ONE_SSHD = ("hostkey", "listenaddress")
 
@@ -25,16 +31,23 @@ Aspects = dict[tuple[str, str], str]
 """(aspect, key or "") → the value as JSON."""
 
 
-def majority(nodes: Mapping[str, Facts]) -> list[NodeDrift]:
+def aspects_of(name: str, answer: Facts | GpuprovError) -> Aspects | GpuprovError:
+    """Return the values of a node that are compared, or the error of one without readable facts.
+
+    They have a limited size, and are kept for all nodes; facts can have many times that size.
+    """
+    return answer if isinstance(answer, GpuprovError) else contained(name, partial(_aspects, answer))
+
+
+def majority(nodes: Mapping[str, Aspects | GpuprovError]) -> list[NodeDrift]:
     """Return each node's difference from the majority, in order.
 
-    A node with unreadable facts has no vote; its result is that error, which is not raised.
+    A node with an error has no vote; its result is that error, which is not raised.
     """
-    read = {name: contained(name, partial(_aspects, facts)) for name, facts in nodes.items()}
-    common = _common(aspects for aspects in read.values() if isinstance(aspects, dict))
+    common = _common(aspects for aspects in nodes.values() if isinstance(aspects, dict))
     return [
         _compared(name, aspects, common) if isinstance(aspects, dict) else without_facts(name, aspects)
-        for name, aspects in read.items()
+        for name, aspects in nodes.items()
     ]
 
 
@@ -90,8 +103,20 @@ def _aspects(facts: Facts) -> Aspects:
         except Missing as missing:
             value = f"unknown: {missing.reason}"
         pairs = value.items() if isinstance(value, Mapping) else [("", value)]
-        found |= {(aspect, str(key)): json.dumps(each, sort_keys=True) for key, each in pairs}
+        written = {str(key): json.dumps(each, sort_keys=True) for key, each in pairs}
+        found |= {(aspect, key): each for key, each in _limited(written).items()}
     return found
+
+
+def _limited(written: dict[str, str]) -> dict[str, str]:
+    """Return an aspect's key → value as JSON; for too many or too long ones their number and their hash,
+    which a node with the same ones has too.
+    """
+    size = sum(len(key) + len(value) for key, value in written.items())
+    if len(written) <= KEYS and size <= CHARACTERS:
+        return written
+    digest = hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()
+    return {"": json.dumps(f"{len(written)} values with {size} characters, SHA-256 {digest}")}
 
 
 def _on_gpus(read: Callable[[Gpu], Any]) -> Callable[[Facts], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,5 +52,13 @@ def _differing(expected: Any, difference: Difference) -> Any:
     if isinstance(expected, dict) and isinstance(difference.actual, dict):
         return {key: expected.get(key) for key in difference.actual}
     if all(isinstance(each, list) for each in (expected, difference.expected, difference.actual)):
-        return [item for item in expected if item in difference.expected]
+        theirs = {_key(item) for item in difference.expected}
+        return [item for item in expected if _key(item) in theirs]
     return expected
+
+
+def _key(item: Any) -> str:
+    """Return a text that is equal for equal items, also for those that cannot be hashed: the worker chooses
+    the length of its list.
+    """
+    return json.dumps(item, sort_keys=True)

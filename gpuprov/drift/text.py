@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuprov.drift.judge import Difference
+from gpuprov.finding import shortened
 from gpuprov.untrusted import on_one_line
 
 MOST_ITEMS = 3
@@ -13,16 +14,22 @@ MOST_ITEMS = 3
 def value(thing: Any) -> str:
     """Return an expected or actual value, short enough for a line: `nothing` for None, `none` for [].
 
-    Booleans are `on` and `off`. Of mappings and lists the first `MOST_ITEMS` items are listed.
+    Booleans are `on` and `off`. Of mappings and lists the first `MOST_ITEMS` items are listed, and of a text
+    at most `finding.CHARACTERS`: nodes choose its length.
     """
+    return shortened(_words(thing))
+
+
+def _words(thing: Any) -> str:
+    """Return a value as `value`, of any length."""
     if thing is None:
         return "nothing"
     if isinstance(thing, bool):
         return "on" if thing else "off"
     if isinstance(thing, dict):
-        return _few([f"{on_one_line(str(name))} {value(each)}" for name, each in thing.items()])
+        return _few([f"{on_one_line(str(name))} {_words(each)}" for name, each in thing.items()])
     if isinstance(thing, list):
-        return _few([value(each) for each in thing]) if thing else "none"
+        return _few([_words(each) for each in thing]) if thing else "none"
     return on_one_line(str(thing))
 
 

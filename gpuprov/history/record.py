@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprov.drift.judge import Difference, NodeDrift, without_facts
-from gpuprov.drift.majority import ASPECTS, majority
+from gpuprov.drift.majority import ASPECTS, aspects_of, majority
 from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import new_id, now
@@ -76,7 +76,9 @@ def of_survey(
     return Run(new_id(verb), verb, now(), str(path.absolute()), _groups(lock, nodes), nodes, notes)
 
 
-def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | GpuprovError], fleet: str) -> Run:
+def of_majority(
+    groups: Mapping[str, str], answers: Iterable[tuple[str, Facts | GpuprovError]], fleet: str
+) -> Run:
     """Return the run of a comparison of nodes with the majority of their group.
 
     A node without facts keeps its error, and takes no part in the comparison. The run has a new id and the
@@ -84,22 +86,20 @@ def of_majority(groups: Mapping[str, str], answers: Mapping[str, Facts | Gpuprov
 
     Args:
         groups: node → its group.
-        answers: node → its facts, or the error.
+        answers: each node with its facts, or the error; only what is compared is kept of each.
         fleet: name of the fleet for the title `majority of FLEET`; may be empty.
     """
-    found: dict[str, NodeDrift] = {}
-    for group in dict.fromkeys(groups.values()):
-        own = {name: answers[name] for name in groups if groups[name] == group}
-        result = {name: answer for name, answer in own.items() if isinstance(answer, Facts)}
-        found |= {node.name: node for node in majority(result)}
-        found |= {
-            name: without_facts(name, answer) for name, answer in own.items() if not isinstance(answer, Facts)
-        }
-    nodes = [found[name] for name in groups]
-    kept = {
-        group: Group(tuple(name for name in groups if groups[name] == group), tuple(ASPECTS))
-        for group in dict.fromkeys(groups.values())
+    read = {name: aspects_of(name, answer) for name, answer in answers}
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for name, group in groups.items():
+        members[group].append(name)
+    found = {
+        node.name: node
+        for names in members.values()
+        for node in majority({name: read[name] for name in names})
     }
+    kept = {group: Group(tuple(names), tuple(ASPECTS)) for group, names in members.items()}
+    nodes = [found[name] for name in groups]
     return Run(new_id("majority"), "majority", now(), f"majority of {fleet}".strip(), kept, nodes)
 
 

@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import Any, TypeVar, overload
 
 from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.finding import shortened
 from gpuprov.probe.parse.apt import Apt, parse_apt
 from gpuprov.probe.parse.containers import (
     Containerd,
@@ -206,7 +207,9 @@ class Facts:
     @property
     def missing(self) -> dict[str, str]:
         """Collector that failed or timed out → the reason; without collectors that were not requested."""
-        return {name: str(value["error"]) for name, value in self.collectors.items() if _failed(value)}
+        return {
+            name: shortened(str(value["error"])) for name, value in self.collectors.items() if _failed(value)
+        }
 
     def raw(self, collector: str) -> Any:
         """Return a collector's raw values.
@@ -218,7 +221,7 @@ class Facts:
         if value is None:
             raise Missing(collector, "not collected")
         if _failed(value):
-            raise Missing(collector, str(value["error"]))
+            raise Missing(collector, shortened(str(value["error"])))  # it can be kept for each of many nodes
         return value
 
     @part

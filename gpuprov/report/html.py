@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -15,6 +15,7 @@ from gpuprov.drift.text import value
 from gpuprov.history import Run
 from gpuprov.model.documents import write_text
 from gpuprov.model.nodeset import fold
+from gpuprov.report.limits import DIFFERENCES, limited
 from gpuprov.report.pages import page_template
 from gpuprov.report.text import note_lines
 from gpuprov.roles.causes import causes
@@ -53,13 +54,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Row:
-    """One node, or several with equal results."""
+    """One node, or several with equal results; `more` is the number of differences that are not shown."""
 
     label: str
     count: int
     group: str
     node: NodeDrift
     cells: list[Cell]
+    more: int = 0
 
 
 HOLDS = Cell("holds", "", "matches the lock")
@@ -79,11 +81,17 @@ def write_html(run: Run, path: Path) -> None:
 
 
 def render(run: Run) -> str:
-    """Return the HTML of a run: a headline, its causes, and a table of nodes and checks."""
+    """Return the HTML of a run: a headline, its causes, and a table of nodes and checks, of limited size for
+    each node.
+    """
+    left_out = {
+        node.name: len(node.drift) - DIFFERENCES for node in run.nodes if len(node.drift) > DIFFERENCES
+    }
+    run = replace(run, nodes=[limited(node) for node in run.nodes])
     template = page_template("run.html.j2", words=value, json=partial(json_text, indent=None))
     checks = list(dict.fromkeys(check for group in run.groups.values() for check in group.checks))
     counts = Counter(node.status for node in run.nodes)
-    rows = list(_rows(run, checks))
+    rows = list(_rows(run, checks, left_out))
     return template.render(
         run=run,
         checks=checks,
@@ -96,20 +104,24 @@ def render(run: Run) -> str:
     )
 
 
-def _rows(run: Run, checks: list[str]) -> Iterator[Row]:
+def _rows(run: Run, checks: list[str], left_out: Mapping[str, int]) -> Iterator[Row]:
     """Yield the rows of the heat map, group by group.
 
     In a run with more than `ROWS_OF_ONE_NODE` nodes, equal ones of a group share a row.
+
+    Args:
+        left_out: node → number of its differences that are not in the run.
     """
     seen = {node.name: node for node in run.nodes}
     for name, group in run.groups.items():
         alike: dict[object, list[NodeDrift]] = defaultdict(list)
         for node in (seen[each] for each in group.nodes if each in seen):
-            story = (node.status, node.reason, repr(node.drift))
+            story = (node.status, node.reason, repr(node.drift), left_out.get(node.name))
             alike[story if len(seen) > ROWS_OF_ONE_NODE else node.name].append(node)
         for nodes in alike.values():
             cells = _cells(nodes[0], checks, group.checks)
-            yield Row(fold(node.name for node in nodes), len(nodes), name, nodes[0], cells)
+            more = left_out.get(nodes[0].name, 0)
+            yield Row(fold(node.name for node in nodes), len(nodes), name, nodes[0], cells, more)
 
 
 def _cells(node: NodeDrift, checks: list[str], stated: tuple[str, ...]) -> list[Cell]:

@@ -11,10 +11,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import paramiko
@@ -295,6 +297,9 @@ def fan_out(
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, some at a time; yield answers as they become ready.
 
+    An answer that is not yet taken counts as a node under way: nodes decide how large their answers are, and
+    a slow caller would otherwise fill the memory.
+
     Args:
         answer: type of the work's result, with which workers' answers are validated, see `Dispatch.spread`.
             Without it, workers can answer only None.
@@ -319,12 +324,33 @@ def fan_out(
         for name, found in dispatch.spread(part, unrouted, answer=answer):
             yield by_name[name], found
         return
+    yield from _fan_out_here(nodes, work, dispatch.forks, limits)
+
+
+def _fan_out_here(
+    nodes: list[Target], work: Callable[[Session], T], forks: int, limits: ConnectionLimits
+) -> Iterator[tuple[Target, T | GpuprovError]]:
+    """Do work on nodes from this process, as `fan_out` describes."""
+    places, rest = max(1, min(forks, len(nodes))), iter(nodes)
     under_way: set[Session] = set()
-    with ThreadPoolExecutor(max_workers=max(1, min(dispatch.forks, len(nodes)))) as pool:
-        running = {pool.submit(_visit, node, work, limits, under_way): node for node in nodes}
+    running: dict[Future[T | GpuprovError], Target] = {}
+    finished: SimpleQueue[Future[T | GpuprovError]] = SimpleQueue()
+    with ThreadPoolExecutor(max_workers=places) as pool:
+
+        def start(number: int) -> None:
+            for node in islice(rest, number):
+                visit = pool.submit(_visit, node, work, limits, under_way)
+                running[visit] = node
+                visit.add_done_callback(finished.put)
+
         try:
-            for done in as_completed(running):
-                yield running.pop(done), with_place(done.result())
+            start(places)
+            while running:
+                done = finished.get()
+                node = running.pop(done)
+                start(1)
+                yield node, with_place(done.result())
+                del done  # the answer, while the next one is waited for
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for session in list(under_way):

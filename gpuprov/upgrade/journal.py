@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.finding import shortened
 from gpuprov.untrusted.stated import stated_json
 from gpuprov.upgrade.state import Entry, Event
 
@@ -54,7 +55,11 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.close()
 
     def write(self, step: str, event: Event, nodes: Iterable[str | None] = (None,), data: Any = None) -> None:
-        """Append one entry for each node, by default one for the whole run, and sync them to the disk."""
+        """Append one entry for each node, by default one for the whole run, and sync them to the disk.
+
+        A text, such as a node's reason for a failure, is shortened: the journal is read and kept as a whole.
+        """
+        data = shortened(data) if isinstance(data, str) else data
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         fresh = [
             Entry(len(self.entries) + count, at, step, event, node, data)

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Protocol
 from unittest.mock import patch
 
-from gpuprov.apply.strategy import OLDEST
+from gpuprov.apply.strategy import OLDEST, REQUEST
 from gpuprov.errors import Exit
 from gpuprov.model.lock import LockedGroup, read_lock
 from gpuprov_lab import Lab, Node
@@ -217,7 +217,7 @@ def by_mitogen(lab: Lab, subject: Stack) -> float:
     with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as folder:
         pip = [sys.executable, "-m", "pip", "install", "-q", "--target", folder, f"mitogen=={OLDEST}"]
         subprocess.run(pip, check=True)
-        with patch.dict(os.environ, PYTHONPATH=folder):
+        with patch.dict(os.environ, {"PYTHONPATH": folder, REQUEST: "1"}):
             seconds = timed("with Mitogen", subject.apply)
     lab.down([node.name])
     return seconds

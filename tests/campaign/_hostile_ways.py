@@ -85,7 +85,7 @@ class Ways:
             self._reported("facts", survey(self.fleet.lock, self.fleet.names))
             answers = dict(gather(self.fleet.lock, self.fleet.names))
             one_group = dict.fromkeys(self.fleet.names, "all")
-            self._reported("facts", of_majority(one_group, answers, "").nodes)
+            self._reported("facts", of_majority(one_group, answers.items(), "").nodes)
             gates = {gate.name: gate for gate in ask_gate(self.fleet.context(), self.fleet.names)}
             assert all("facts" not in [each.rule for each in gates[name].findings] for name in GOOD)
             json.dumps([gate.as_dict() for gate in gates.values()], allow_nan=False).encode()

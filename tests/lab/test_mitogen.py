@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuprov.apply.strategy import OLDEST
+from gpuprov.apply.strategy import OLDEST, REQUEST
 from gpuprov.model.lock import read_lock
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import PROGRAM, gpuprov
@@ -55,7 +55,7 @@ class Pair:
     def apply(self, node: Node, way: str) -> str:
         """Apply to one node by one execution method; return the output."""
         search = f"PYTHONPATH={self.mitogen}:{os.environ.get('PYTHONPATH', '')}"
-        program = ("env", search, *PROGRAM) if way is MITOGEN else PROGRAM
+        program = ("env", search, f"{REQUEST}=1", *PROGRAM) if way is MITOGEN else PROGRAM
         done = gpuprov(
             self.folder,
             "apply",

@@ -85,7 +85,7 @@ def test_facts_of_a_wrong_shape_are_that_nodes_line(fleet: Fleet, collector: str
         answers: dict[str, Facts | GpuprovError] = {
             name: Facts.from_answer(document if name == BAD else healthy()) for name in fleet.names
         }
-        alike = of_majority(dict.fromkeys(fleet.names, "all"), answers, "").nodes
+        alike = of_majority(dict.fromkeys(fleet.names, "all"), answers.items(), "").nodes
         assert list(found) == list(gates) == [node.name for node in alike] == fleet.names
         assert [found[name].reason for name in GOOD] == [None, None]
 

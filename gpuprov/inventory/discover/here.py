@@ -11,7 +11,7 @@ from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.drift import hardware
 from gpuprov.errors import Refused
 from gpuprov.inventory.discover.match import Kind, Match, lacking, match
-from gpuprov.inventory.discover.propose import names_of, own_name, system_of
+from gpuprov.inventory.discover.propose import Identity, names_of, own_name, system_of
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.facts import Facts
 
@@ -69,7 +69,8 @@ def fleet_of(
             do="write a profile in profiles/ that names the GPUs to use: "
             f"gpuprov inventory discover {address}",
         )
-    group: dict[str, Any] = {"profile": nearest.profile or PLAIN, "os": system_of(facts, catalog)}
+    system = system_of(Identity.of(facts).system, catalog)
+    group: dict[str, Any] = {"profile": nearest.profile or PLAIN, "os": system}
     if nearest.profile is None:
         [(gpu, count)] = gpus.items()
         group["hardware"] = {"gpu": {"model": find_gpu(catalog, gpu).id, "count": count}}
@@ -77,7 +78,7 @@ def fleet_of(
         [kind] = [each for each in kinds if each.profile == nearest.profile][:1]
         group["hardware"] = _laid_over(facts, kind)
     group |= {"arch": facts.arch} if facts.arch != "x86_64" else {}
-    name = (own_name(facts) or "here") if address == LOCAL else names_of({address: facts})[address]
+    name = (own_name(facts.host) or "here") if address == LOCAL else names_of({address: facts.host})[address]
     group["hosts"] = {name: address}
     stated = connection.model_dump(mode="json", exclude_defaults=True)
     return {"groups": {nearest.profile or "gpu": group}, **({"ssh": stated} if stated else {})}, nearest

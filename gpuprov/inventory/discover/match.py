@@ -11,10 +11,14 @@ from pathlib import Path
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.guests import is_virtual
 from gpuprov.drift import hardware
+from gpuprov.finding import shortened
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.model.lock import Hardware
 from gpuprov.model.profile import load_profile, profile_paths
 from gpuprov.probe.facts import Facts, Missing
+
+TEXTS = 64
+"""Maximum number of differences of a node, and of its unknown values."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Kind:
 class Match:
     """The nearest profile of a node; None if no profile has its GPUs.
 
+    It is kept for all nodes: only the first `TEXTS` differences and unknown values, shortened.
+
     Attributes:
         differences: hardware that is less than in the profile, or of another kind: `7 of 8 GPUs`.
         unknown: hardware that cannot be compared, and why.
@@ -37,6 +43,12 @@ class Match:
     profile: str | None
     differences: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Limit the number and the length of texts."""
+        for name in ("differences", "unknown"):
+            limited = tuple(shortened(text) for text in getattr(self, name)[:TEXTS])
+            object.__setattr__(self, name, limited)
 
 
 def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -19,8 +20,25 @@ from gpuprov.probe.facts import Facts
 from gpuprov.ssh.contained import contained
 
 
+@dataclass(frozen=True)
+class Identity:
+    """The values of a host that a fleet states: its own name, id and version of its system, architecture.
+
+    They are kept for all hosts in place of the facts, which can have many times their size.
+    """
+
+    name: str
+    system: str
+    arch: str
+
+    @classmethod
+    def of(cls, facts: Facts) -> Identity:
+        """Return the values from a host's facts; raise Missing if they lack one."""
+        return cls(facts.host, facts.os.id + facts.os.version, facts.arch)
+
+
 def propose(
-    found: Mapping[str, tuple[Facts, Match]],
+    found: Mapping[str, tuple[Identity, Match]],
     names: Mapping[str, str],
     connection: Connection,
     catalog: Catalog,
@@ -32,17 +50,17 @@ def propose(
     system, then the architecture, then a number.
 
     Args:
-        found: address → the host's facts and its match; hosts without a profile are left out.
+        found: address → the host's identity and its match; hosts without a profile are left out.
         names: address → the host's name in the fleet.
         connection: SSH settings of the fleet.
     """
     groups: dict[str, dict[str, Any]] = {}
     failed: dict[str, GpuprovError] = {}
     taken: dict[str, str] = {}
-    for address, (facts, match) in found.items():
+    for address, (host, match) in found.items():
         if match.profile is None:
             continue
-        kind = contained(address, partial(_kind, match.profile, facts, catalog))
+        kind = contained(address, partial(_kind, match.profile, host, catalog))
         if isinstance(kind, GpuprovError):
             failed[address] = kind
             continue
@@ -59,27 +77,30 @@ def propose(
     return {"groups": folded, "ssh": connection.model_dump(mode="json", exclude_defaults=True)}, failed
 
 
-def _kind(profile: str, facts: Facts, catalog: Catalog) -> dict[str, str]:
+def _kind(profile: str, host: Identity, catalog: Catalog) -> dict[str, str]:
     """Return the keys that all hosts of a group share: profile, system, and architecture unless x86_64.
 
     An unknown system is no error, see `system_of`.
     """
-    arch = {"arch": facts.arch} if facts.arch != "x86_64" else {}
-    return {"profile": profile, "os": system_of(facts, catalog), **arch}
+    arch = {"arch": host.arch} if host.arch != "x86_64" else {}
+    return {"profile": profile, "os": system_of(host.system, catalog), **arch}
 
 
-def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
+def names_of(found: Mapping[str, str]) -> dict[str, str]:
     """Return host as given → its name in the fleet: as given, or its host name for an address or `local`.
 
     The user is left out, a given port is appended (`gpu01-2222`). A host's own name is not used if it is
     invalid in a fleet, that of another host, which then has not got it either, or a name as given of any
     host. Names as given may be equal: `a@gpu01` and `b@gpu01` are both `gpu01`.
 
+    Args:
+        found: host as given → its own host name.
+
     Raises:
         ValueError: a host is not `[USER@]HOST[:PORT]`.
     """
     names = {host: _as_given(host) for host in found}
-    given, own = set(names.values()), {host: own_name(facts) for host, facts in found.items()}
+    given, own = set(names.values()), {host: own_name(name) for host, name in found.items()}
     times = Counter(name.lower() for name in own.values() if name)
     for host, name in own.items():
         sole = name and name not in given and times[name.lower()] == 1
@@ -88,9 +109,9 @@ def names_of(found: Mapping[str, Facts]) -> dict[str, str]:
     return names
 
 
-def own_name(facts: Facts) -> str | None:
+def own_name(stated: str) -> str | None:
     """Return a host's own name without domain; None if a fleet cannot have it as a host's name."""
-    own = facts.host.partition(".")[0]
+    own = stated.partition(".")[0]
     try:
         return host_name(own) if own != LOCAL else None
     except ValueError:
@@ -116,9 +137,8 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def system_of(facts: Facts, catalog: Catalog) -> str:
-    """Return the catalog's id of a host's system; its own id and version if the catalog does not have it."""
-    named = facts.os.id + facts.os.version
+def system_of(named: str, catalog: Catalog) -> str:
+    """Return the catalog's id of a system; its own id and version if the catalog does not have these."""
     try:
         system = find_system(catalog, named)
     except InvalidInput:

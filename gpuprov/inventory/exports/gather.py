@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 from gpuprov.catalog import Catalog
 from gpuprov.catalog.gpu_names import find_gpu
@@ -17,7 +16,6 @@ from gpuprov.probe.collect import ask
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.mig import MigInstance
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters, build
-from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import DIRECT, Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, fan_out, targets
 from gpuprov.topology import Topology
@@ -77,18 +75,16 @@ def live_nodes(
     known = {node.name: node for node in locked_nodes(lock, names, catalog)}
     payload = build(ASKED, password=dispatch.password)
 
-    def visit(session: Session) -> tuple[Facts, Topology | None]:
-        return ask(session, payload), topology_of(session)
+    def visit(session: Session) -> Node:
+        """Return what is exported of a node, which is kept for all; its facts are not."""
+        node = known[session.target.name]
+        return observed(node, ask(session, payload), topology_of(session))
 
     nodes = targets(lock, known)
     answers = {t.name: answer for t, answer in fan_out(nodes, visit, dispatch=dispatch, limits=LIMITS)}
     for name, node in known.items():
         answer = answers[name]
-        if isinstance(answer, GpuprovError):
-            yield node, answer
-            continue
-        found = contained(name, partial(observed, node, answer[0], answer[1]))
-        yield (node, found) if isinstance(found, GpuprovError) else (found, None)
+        yield (node, answer) if isinstance(answer, GpuprovError) else (answer, None)
 
 
 def observed(node: Node, facts: Facts, topology: Topology | None) -> Node:

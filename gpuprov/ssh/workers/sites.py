@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -57,11 +57,13 @@ _Inbox = SimpleQueue["tuple[_Order, Message, int]"]
 
 @dataclass
 class _Order:
-    """Nodes that a service has to work on; `waiting` are those without an answer so far."""
+    """Nodes that a service has to work on, in order and each found at once; `waiting` are those without an
+    answer so far.
+    """
 
     id: int
     link: Link
-    names: tuple[str, ...]
+    names: KeysView[str]
     numbers: range
     inbox: _Inbox
     waiting: set[str]
@@ -257,7 +259,8 @@ class SiteCrew:
         else:
             first, self._looks = self._looks, self._looks + span
         room = ORDER_BYTES + NODE_BYTES * len(names)
-        return _Order(next(self._orders), link, names, range(first, first + span), inbox, set(names), room)
+        known = dict.fromkeys(names).keys()
+        return _Order(next(self._orders), link, known, range(first, first + span), inbox, set(names), room)
 
     def _take(
         self,

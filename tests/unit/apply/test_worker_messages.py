@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,25 @@ class Run:
         self.hearing.take(("n1", "n2"), 7, result)
 
 
+class Names(frozenset[str]):
+    """Names of nodes that may be looked up, but not read one after the other."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("each event reads all names")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
+
+
+def test_an_event_takes_no_time_for_the_other_nodes(run: Run) -> None:
+    """A worker chooses the number of its events."""
+    names = Names(f"n{at}" for at in range(9))
+    run.hearing.take(names, 7, {"event": {"event": "task", "host": "n3", "status": "ok"}})
+    assert [event["host"] for event in run.events] == ["n3"]
+    with pytest.raises(NodeFailed, match="which it was not given"):
+        run.hearing.take(names, 7, {"event": {"event": "task", "host": "n9", "status": "ok"}})
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpuprov.drift.majority import ASPECTS, majority
+from gpuprov.drift.majority import ASPECTS
 from gpuprov.probe.facts import Facts
 from tests import H200
+from tests.unit.drift.test_uniformity import compared
 
 SOURCES = "/etc/apt/sources.list.d/ubuntu.sources"
 SHOWN = (
@@ -116,7 +117,7 @@ def test_a_node_that_differs_in_one_aspect_is_reported_with_it(answer: dict[str,
     other = copy.deepcopy(answer)
     other["collectors"][collector] = change(other["collectors"].get(collector))
     nodes = {name: Facts.from_answer(answer) for name in ("a", "b")} | {"odd": Facts.from_answer(other)}
-    *alike, odd = majority(nodes)
+    *alike, odd = compared(nodes)
     assert [node.status for node in alike] == ["in_sync", "in_sync"]
     assert [difference.check for difference in odd.drift] == [aspect]
 
@@ -143,7 +144,7 @@ def test_words_of_the_kernel_s_command_line_that_belong_to_one_node(
     other = copy.deepcopy(answer)
     other["collectors"]["system"]["cmdline"] += f" {word}"
     nodes = [Facts.from_answer(each) for each in (answer, answer, other)]
-    assert [node.status for node in majority(dict(zip("abc", nodes, strict=True)))] == ["in_sync"] * 3
+    assert [node.status for node in compared(dict(zip("abc", nodes, strict=True)))] == ["in_sync"] * 3
 
 
 def test_keys_and_addresses_of_sshd_that_belong_to_one_node(answer: dict[str, Any]) -> None:
@@ -153,4 +154,4 @@ def test_keys_and_addresses_of_sshd_that_belong_to_one_node(answer: dict[str, An
         lines = f"port 22\nlistenaddress 192.0.2.{number}:22\nhostkey /etc/ssh/key{number}\n"
         own["collectors"]["sshd"] = {"text": lines}
         nodes[f"gpu{number}"] = Facts.from_answer(own)
-    assert [node.status for node in majority(nodes)] == ["in_sync"] * 3
+    assert [node.status for node in compared(nodes)] == ["in_sync"] * 3

@@ -20,8 +20,9 @@ from gpuprov.doctor import judge
 from gpuprov.doctor.fault import FAULTS, LINES, Fault, limited
 from gpuprov.doctor.load.verdict import judge_load
 from gpuprov.doctor.status import read_node
+from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.judge import judge as judge_drift
-from gpuprov.drift.majority import majority
+from gpuprov.drift.restated import restated
 from gpuprov.errors import NodeFailed
 from gpuprov.finding import CHARACTERS
 from gpuprov.nccl.log import NcclLog, read_log
@@ -41,6 +42,7 @@ from gpuprov.topology import driver_error, judge_topology, nearest_nics, parse_t
 from gpuprov.untrusted import shell
 from tests import ROOT
 from tests.unit.doctor.machines import as_examined, bare_metal, holder
+from tests.unit.drift.test_uniformity import compared
 from tests.unit.hostile.timing import MEMORY, SECONDS, cost_of
 
 Raw = dict[str, Any]
@@ -414,7 +416,7 @@ def _keys() -> object:
     """Compare 1,000 nodes with many different keys of one aspect."""
     lines = [dict.fromkeys(map(str, range(100)), "1") for _ in range(1000)]
     lines[0] = dict.fromkeys(map(str, range(100_000)), "1")
-    return majority(
+    return compared(
         {f"n{at}": Facts("n", "", 0.0, {"daemon_json": {"value": each}}) for at, each in enumerate(lines)}
     )
 
@@ -426,7 +428,7 @@ def _stanza() -> object:
     raw = {"files": {"/etc/apt/a.sources": text}, "keyrings": {}, "preferences": {}, "config": ""}
     facts = Facts("n", "", 0.0, {"sources": raw})
     expected = Expectation("repositories.sources", ["https://a b"], "repositories")
-    return judge_drift("n", facts, [expected]), majority({"n": facts})
+    return judge_drift("n", facts, [expected]), compared({"n": facts})
 
 
 def _specification() -> object:
@@ -449,7 +451,7 @@ def _specification() -> object:
 def _variables() -> object:
     """Compare a node with many variables in a file of a long name."""
     values = {f"N{at}": "" for at in range(60_000)}
-    return majority({"n": Facts("n", "", 0.0, {"environment": {"/etc/" + "a" * 500_000: values}})})
+    return compared({"n": Facts("n", "", 0.0, {"environment": {"/etc/" + "a" * 500_000: values}})})
 
 
 def _clocks() -> object:
@@ -465,6 +467,14 @@ def _libraries() -> object:
         {"driver": [], "toolkits": [], "libraries": {f"/{at}": None for at in range(60_000)}}
     )
     return found.named("libcuda.so")
+
+
+def _workers_list() -> object:
+    """Restate a worker's list of 40,000 items that a list of the lock lacks."""
+    stated = Expectation("packages.held", [f"ours{at}" for at in range(40_000)], "packages")
+    theirs: list[Any] = [*(f"them{at}" for at in range(40_000)), {}]
+    found = Difference("packages.held", theirs, [], "error", "packages", reboot=False)
+    return restated(NodeDrift("n", "drifted", (found,)), {"packages.held": stated})
 
 
 READERS: dict[str, Callable[[], object]] = {
@@ -513,6 +523,7 @@ READERS: dict[str, Callable[[], object]] = {
     "libraries without a package": _libraries,
     "pieces of an answer": _dribble,
     "keys of one node among many nodes": _keys,
+    "list of a worker": _workers_list,
 }
 
 

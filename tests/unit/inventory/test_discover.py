@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -15,7 +17,7 @@ from gpuprov.catalog import load
 from gpuprov.cli.common.group import run
 from gpuprov.drift.judge import judge
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
-from gpuprov.inventory.discover import Match, kinds, match, names_of, propose, within
+from gpuprov.inventory.discover import Identity, Match, kinds, match, names_of, propose, within
 from gpuprov.model.connection import Connection
 from gpuprov.probe.facts import Facts
 from gpuprov.roles.hardware import server as expectations
@@ -203,6 +205,30 @@ def test_the_table_names_what_is_unknown(
     assert "n1    dev-t4   7 cores instead of 8; unknown: nics: timed out\n" in capsys.readouterr().err
 
 
+def test_facts_of_a_host_are_not_kept_for_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network has 4,096 addresses, and each host decides how large its facts are."""
+    kept: WeakValueDictionary[str, Facts] = WeakValueDictionary()
+    most = []
+
+    def look(hosts: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
+        for host in hosts:
+            gc.collect()
+            most.append(len(kept))
+            kept[host] = facts = simulated("t4x1", name=host)
+            yield host, (facts, Match("dev-t4"))
+            del facts
+
+    monkeypatch.setattr(gpuprov.inventory.discover, "match_hosts", look)
+    assert run(["inventory", "discover", "n[1-9]"]) == 0
+    assert max(most) <= 1
+
+
+def test_texts_about_a_host_are_limited() -> None:
+    found = Match(None, ("x" * 5000,) * 1000, tuple(map(str, range(1000))))
+    assert (len(found.differences), len(found.unknown)) == (64, 64)
+    assert {len(text) for text in found.differences} == {1000}
+
+
 def test_a_sites_own_profile_comes_into_question(tmp_path: Path) -> None:
     text = "extends: base\nhardware: {gpu: {model: Tesla V100 SXM2 32GB, count: 4}}\n"
     (tmp_path / "ours.yml").write_text(text)
@@ -216,7 +242,7 @@ def test_the_proposal_groups_by_profile_and_system() -> None:
     facts = {"10.0.0.1": simulated("t4x1"), "10.0.0.2": simulated("t4x1", debian), "c": simulated("h100x8")}
     among = kinds(load())
     names = {"10.0.0.1": "a", "10.0.0.2": "b", "c": "c"}
-    both = {host: (each, match(each, among)) for host, each in facts.items()}
+    both = {host: (Identity.of(each), match(each, among)) for host, each in facts.items()}
     proposal, failed = propose(both, names, Connection(user="ops"), load())
     assert failed == {}
     assert proposal == {
@@ -242,7 +268,7 @@ def test_systems_whose_names_are_those_of_other_groups_take_no_group_from_others
     """Choose the systems of three hosts so that every name of the last one's group is another group's."""
     chosen = [with_system("a", "1"), with_system("a", "1-aarch64"), with_system("a", "1", "aarch64")]
     facts = [with_system("ubuntu", "24.04"), *chosen, with_system("debian", "12")]
-    found = {f"h{at}": (each, Match("dev-t4")) for at, each in enumerate(facts)}
+    found = {f"h{at}": (Identity.of(each), Match("dev-t4")) for at, each in enumerate(facts)}
     proposal, failed = propose(found, {host: host for host in found}, Connection(), load())
     assert failed == {}
     assert {name: group["hosts"] for name, group in proposal["groups"].items()} == {
@@ -255,14 +281,14 @@ def test_systems_whose_names_are_those_of_other_groups_take_no_group_from_others
 
 
 def test_a_host_that_cannot_be_proposed_is_its_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(facts: Facts, _catalog: object) -> str:
-        """Fail for the host `bad`."""
-        if facts.host == "bad":
-            raise RuntimeError(facts.host)
+    def broken(system: str, _catalog: object) -> str:
+        """Fail for the system `bad`."""
+        if system == "bad":
+            raise RuntimeError(system)
         return "ubuntu24.04"
 
     monkeypatch.setitem(propose.__globals__, "system_of", broken)
-    found = {each: (simulated("t4x1", name=each), Match("dev-t4")) for each in ("bad", "good")}
+    found = {each: (Identity(each, each, "x86_64"), Match("dev-t4")) for each in ("bad", "good")}
     proposal, failed = propose(found, {"bad": "bad", "good": "good"}, Connection(), load())
     assert proposal["groups"]["dev-t4"]["hosts"] == "good"
     assert list(failed) == ["bad"]
@@ -273,8 +299,9 @@ def test_a_host_that_cannot_be_proposed_is_its_own_failure(monkeypatch: pytest.M
 def test_of_hosts_with_one_name_the_later_one_is_named(machine: str) -> None:
     facts = {"a@gpu01": simulated("t4x1"), "b@gpu01": simulated(machine), "gpu02": simulated("t4x1")}
     among = kinds(load())
-    found = {host: (each, match(each, among)) for host, each in facts.items()}
-    proposal, failed = propose(found, names_of(facts), Connection(), load())
+    found = {host: (Identity.of(each), match(each, among)) for host, each in facts.items()}
+    names = names_of({host: each.host for host, each in facts.items()})
+    proposal, failed = propose(found, names, Connection(), load())
     assert {name: group["hosts"] for name, group in proposal["groups"].items()} == {
         "dev-t4": {"gpu01": "a@gpu01", "gpu02": "gpu02"}
     }
@@ -295,7 +322,7 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
         "10.0.0.8": "all",
         "ops@gpu07": "other",
     }
-    assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
+    assert names_of(own) == {
         "10.0.0.1": "10.0.0.1",
         "10.0.0.2": "10.0.0.2",
         "10.0.0.3:2222": "10.0.0.3-2222",
@@ -311,7 +338,7 @@ def test_a_name_as_given_wins_over_a_hosts_own_name() -> None:
 
 def test_a_host_takes_no_name_of_another_one_by_stating_it() -> None:
     own = {"10.0.0.1": "GPU07", "10.0.0.2": "gpu07.example", "10.0.0.3": "gpu08"}
-    assert names_of({host: simulated("t4x1", name=name) for host, name in own.items()}) == {
+    assert names_of(own) == {
         "10.0.0.1": "10.0.0.1",
         "10.0.0.2": "10.0.0.2",
         "10.0.0.3": "gpu08",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 import yaml
@@ -16,8 +20,11 @@ from gpuprov.errors import NodeFailed
 from gpuprov.inventory.exports import gather
 from gpuprov.inventory.exports.gather import locked_nodes, observed
 from gpuprov.model.lock import read_lock, write_lock
+from gpuprov.probe.facts import Facts
 from gpuprov.probe.parse.mig import parse_mig_instances
-from gpuprov.topology import parse_topology
+from gpuprov.ssh.contained import contained
+from gpuprov.ssh.transport import Session, Target
+from gpuprov.topology import Topology, parse_topology
 from tests import H200
 from tests.unit.inventory.conftest import MakeLock
 from tests.unit.inventory.test_discover import simulated
@@ -123,6 +130,39 @@ def test_a_mig_instance_without_its_files_fails_its_node(locked: MakeLock, lost:
         observed(node, simulated("h200x4", change), parse_topology(MATRIX))
 
 
+def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, tuple[Facts, Topology | None]]) -> None:
+    """Let nodes answer with these facts and topologies."""
+
+    def fan_out(nodes: list[Target], visit: Any, **_: Any) -> Iterator[tuple[Target, Any]]:
+        for node in nodes:
+            session = Session(node, gather.LIMITS)
+            yield node, contained(node.name, partial(visit, session))
+
+    monkeypatch.setattr(gather, "fan_out", fan_out)
+    monkeypatch.setattr(gather, "ask", lambda session, _: answers[session.target.name][0])
+    monkeypatch.setattr(gather, "topology_of", lambda session: answers[session.target.name][1])
+
+
+def test_facts_of_a_node_are_not_kept_for_the_export(
+    locked: MakeLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node's facts can have many times the size of what is exported, and all nodes are kept."""
+    facts: WeakValueDictionary[str, Facts] = WeakValueDictionary()
+
+    class Answers(dict[str, tuple[Facts, Topology | None]]):
+        def __missing__(self, name: str) -> tuple[Facts, Topology | None]:
+            facts[name] = made = simulated("h200x4", name=name)
+            return made, None
+
+    answering(monkeypatch, Answers())
+    found = gather.live_nodes(locked(FLEET), ["gpu01", "gpu02"], load())
+    first, _ = next(found)  # all have answered
+    gc.collect()
+    assert len(facts) == 0
+    [(second, _)] = found
+    assert (first.cpus, second.cpus) == (96, 96)
+
+
 def test_one_node_does_not_end_the_export_of_all(
     lock: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,7 +172,7 @@ def test_one_node_does_not_end_the_export_of_all(
 
     matrix = parse_topology(MATRIX)
     answers = {"gpu01": (simulated("h200x4", change), matrix), "gpu02": (simulated("h200x4"), matrix)}
-    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    answering(monkeypatch, answers)
     for form in ("slurm", "gres"):
         assert run(["inventory", "export", form, "train", "--live", "--lock", str(lock)]) == 1
         out, err = capsys.readouterr()
@@ -157,7 +197,7 @@ def test_a_node_that_lists_a_gpu_twice_does_not_end_the_export(
 ) -> None:
     matrix = parse_topology(MATRIX)
     answers = {"gpu01": (simulated("h200x4", repeated), matrix), "gpu02": (simulated("h200x4"), matrix)}
-    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    answering(monkeypatch, answers)
     for form in ("slurm", "gres"):
         assert run(["inventory", "export", form, "train", "--live", "--lock", str(lock)]) == 0
         assert "gpu[01-02] " in capsys.readouterr().out
@@ -175,7 +215,7 @@ def test_a_node_that_lists_what_cannot_be_is_its_own_line(
     fleet = locked(FLEET)
     wild = parse_topology(re.sub(r"\b\d+-\d+(,\d+-\d+)*\b", "0-999999999", MATRIX))
     answers = {"gpu01": (simulated("h200x4"), wild), "gpu02": (simulated("h200x4"), parse_topology(MATRIX))}
-    monkeypatch.setattr(gather, "fan_out", lambda nodes, *_, **__: [(n, answers[n.name]) for n in nodes])
+    answering(monkeypatch, answers)
     (bad, why), (good, well) = gather.live_nodes(fleet, ["gpu01", "gpu02"], load())
     assert (bad.name, bad.cpus) == ("gpu01", 0)
     assert "the list of processors is '0-999999999'" in str(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuprov.apply.plan import NodePlan, full_plan
 from gpuprov.drift.judge import Difference
+from gpuprov.drift.text import value
 from gpuprov.report.text import plan_lines, plan_sentence
 
 
@@ -56,3 +57,8 @@ def test_the_last_line_counts_nodes_packages_and_reboots() -> None:
     assert list(plan_sentence([small])) == ["in total: 1 of 1 node, no packages, no reboots"]
     assert list(plan_sentence([idle])) == []
     assert list(plan_sentence(full_plan(["gpu1"]))) == []
+
+
+def test_a_nodes_value_has_a_limited_part_of_a_line() -> None:
+    for wild in ("x" * 900_000, {f"k{at}": ["x" * 900_000] for at in range(10)}):
+        assert len(value(wild)) == 1000

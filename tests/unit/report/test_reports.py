@@ -58,6 +58,39 @@ def test_junit_has_a_case_for_each_check() -> None:
     assert failure.text == "fixed by role nvidia_driver"
 
 
+WILD = ("<\"&'" * 200_000, {f"k{at}<": '"&' * 20 for at in range(20_000)}, ["'<" * 10] * 60_000)
+"""Values of a hostile node: characters that a page writes as several, many keys, many items."""
+
+
+def test_junit_has_a_limited_part_of_a_nodes_values() -> None:
+    wild = node("gpu1", *(differs(check, "8", value) for check, value in zip(CHECKS, WILD, strict=False)))
+    text = drift_xml(run(wild, node("gpu2", HOLD), lost("gpu3", "<" * 900_000)))
+    assert len(text) < 200_000
+    failures = list(ET.fromstring(text).iter("failure"))  # noqa: S314 - our own
+    assert str(failures[0].get("message")).endswith('…, expected "8"')
+    assert failures[-1].get("message") == 'seen [], expected ["libcuda1"]'
+
+
+def test_the_page_has_a_limited_part_of_a_nodes_values() -> None:
+    """Nodes decide how long their values are, and a page repeats each of them for its parts."""
+    wild = node("gpu1", *(differs(check, "8", value) for check, value in zip(CHECKS, WILD, strict=False)))
+    by = replace(differs("pins.hold"), by=("/etc/" + "<" * 100_000,) * 100)
+    page = render(
+        run(replace(wild, drift=(*wild.drift, by)), node("gpu2", HOLD), lost("gpu3", "<" * 900_000))
+    )
+    assert len(page) < 500_000
+    assert "… (800000 characters)" in page
+    assert "libcuda1" in page
+
+
+def test_the_page_has_a_limited_number_of_a_nodes_differences() -> None:
+    many = [differs(f"check{at}", "a", "b" * 1000) for at in range(10_000)]
+    page = render(run(node("gpu1", *many)))
+    assert len(page) < 10_000_000
+    assert "10000 differ" in page
+    assert "9488 more differences are not shown" in page
+
+
 def test_prometheus_reads_what_is_written(tmp_path: Path) -> None:
     path = tmp_path / "gpuprov.prom"
     write_textfile(RUN, path)

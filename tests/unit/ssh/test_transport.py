@@ -7,7 +7,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import paramiko
@@ -19,6 +19,8 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.ssh import transport as ssh_transport
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.packets import LimitedTransport
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out, targets
 from gpuprov.ssh.wording import UNKNOWN_NAME
@@ -203,6 +205,27 @@ def test_who_takes_no_more_answers_waits_for_none(peers: Peers) -> None:
     begun = time.monotonic()
     answers.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begun < 10
+
+
+def test_answers_wait_for_a_slow_caller_in_the_places_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes decide how large their answers are: those that are not taken are no more than nodes at a time."""
+    at_once = 3
+    monkeypatch.setattr(
+        ssh_transport, "open_session", lambda node, limits: nullcontext(Session(node, limits))
+    )
+    nodes = [Target(f"n{number}", "127.0.0.1", Connection()) for number in range(20)]
+    begun: list[str] = []
+
+    def work(session: Session) -> str:
+        begun.append(session.target.name)
+        return session.target.name
+
+    answers = fan_out(nodes, work, dispatch=Dispatch(forks=at_once))
+    for taken, (node, answer) in enumerate(answers, start=1):
+        assert answer == node.name
+        time.sleep(0.02)  # others finish meanwhile
+        assert len(begun) <= taken + at_once
+    assert sorted(begun) == sorted(node.name for node in nodes)
 
 
 def test_a_closed_port_is_unreachable(peers: Peers) -> None:

@@ -197,6 +197,19 @@ def test_a_package_on_the_node_needs_no_repository(context: UpgradeContext, answ
     assert shut(context, answer) == {}
 
 
+def test_texts_of_the_gate_are_limited(context: UpgradeContext, answer: dict[str, Any]) -> None:
+    """The document of a plan has the findings of all nodes, and each chooses what drift quotes."""
+    answer["collectors"]["system"]["kernel"] = "6" * 900_000
+    answer["collectors"]["daemon_json"] = {"value": {f"key{at}": "x" * 40 for at in range(20_000)}}
+    answer["collectors"]["gpu_use"]["containers"] = ["y" * 300_000, "z" * 300_000]
+    [name] = context.old.hosts()
+    found = gate.judge_node(context, name, Facts.from_answer(answer), [])
+    assert found.shut
+    assert len(json.dumps(found.as_dict())) < 100_000
+    lost = gate.judge_node(context, name, Unreachable("x" * 900_000), [])
+    assert len(json.dumps(lost.as_dict())) < 2_000
+
+
 def test_a_node_out_of_reach(context: UpgradeContext) -> None:
     [name] = context.old.hosts()
     [finding] = gate.judge_node(context, name, Unreachable("no SSH on 10.1.2.3 port 22"), []).shut

@@ -153,3 +153,11 @@ def test_one_process_writes(tmp_path: Path) -> None:
     """Check that a second process cannot open the journal."""
     with Journal(tmp_path / "journal.jsonl"), pytest.raises(Refused, match="another gpuprov"):
         Journal(tmp_path / "journal.jsonl")
+
+
+def test_a_reason_is_shortened(tmp_path: Path) -> None:
+    """A journal is read as a whole, and kept while the run lasts; nodes choose their reasons."""
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.write("converge", "failed", ["gpu1"], "x" * 900_000)
+        assert len(str(journal.entries[0].data)) == 1000
+    assert journal.path.stat().st_size < 2000

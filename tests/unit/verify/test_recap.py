@@ -106,6 +106,15 @@ def test_summary_counts_nodes() -> None:
     }
 
 
+def test_junit_has_the_end_of_a_long_detail_with_its_remedy() -> None:
+    detail = "x" * 900_000 + "\nto correct it: gpuprov apply -l n"
+    checks = [CheckResult("gpu.count", "failed", 8, ["<" * 4000] * 1000, detail, 0.1)]
+    text = junit_xml(Verdict("", [NodeVerdict("n", "failed", checks)]).document())
+    assert len(text) < 100_000
+    [failure] = ET.fromstring(text.split("\n", 1)[1]).iter("failure")  # noqa: S314
+    assert str(failure.text).endswith("\nto correct it: gpuprov apply -l n")
+
+
 def test_junit_has_a_suite_for_each_node_and_holds_hostile_text() -> None:
     hostile = CheckResult("gpu.model", "failed", "a", "\x1b[31m<b>\x00", "]]> & \x07", 0.1)
     document = Verdict(
