@@ -95,7 +95,8 @@ def own_lock(lock: Lock, group: str) -> Lock:
 
     The machine is the only host, `NODE` at the address `local`. The lock keeps only user and port of the
     controller's connection settings: SSH hardening needs them. It has no rollout and no reboots, no services
-    of workers, and no places, which have the names of other machines.
+    of workers, and no places, which have the names of other machines. With IMEX it has the addresses of the
+    group's hosts, which are one NVLink domain.
 
     Raises:
         InvalidInput: there is no such group.
@@ -106,6 +107,7 @@ def own_lock(lock: Lock, group: str) -> Lock:
     own = stated.model_copy(
         update={
             "hosts": {NODE: LOCAL},
+            "peers": stated.addresses if stated.setting("imex") is not None else None,
             "connection": Connection(user=stated.connection.user, port=stated.connection.port),
             "connections": None,
             "reboot": Reboots(),  # the order decides, and its program reboots

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import Refused
+from gpuprov.inventory.firstboot.files import NODE, own_lock
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.model.selection import for_worker, narrowed
 from gpuprov.roles.imex import variables
@@ -41,6 +42,12 @@ def test_a_lock_of_one_node_has_the_list_of_all(
         [group] = each.groups.values()
         assert list(group.hosts) == ["t1"]
         assert variables(group)["imex_nodes"] == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_the_lock_of_a_first_boot_has_the_list_of_the_group(locked: MakeLock) -> None:
+    [group] = own_lock(locked(RACK.format(", t2: 10.0.0.2", "")), "rack").groups.values()
+    assert list(group.hosts) == [NODE]
+    assert variables(group)["imex_nodes"] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_a_domain_that_is_split_between_groups_is_refused(locked: MakeLock) -> None:
