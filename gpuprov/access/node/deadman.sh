@@ -39,6 +39,12 @@ exists() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
+# A path with a line break would be read as two, and the second one can be any file: it is left as it is.
+below() { # arguments of find: print the paths that it finds, one on a line
+    find "$@" ! -path "*
+*"
+}
+
 run_in() { # state: print the token of the run in it
     cat "$home/$1" 2>/dev/null || :
 }
@@ -262,7 +268,7 @@ clear_path() { # path: remove what did not exist before
     elif [ -d "$1" ] && [ ! -L "$1" ]; then
         before=$(saved_as "$1")
         if ! exists "$before"; then return 0; fi
-        find "$1" -mindepth 1 | {
+        below "$1" -mindepth 1 | {
             status=0
             while IFS= read -r live; do
                 if exists "$live" && ! exists "$before${live#"$1"}"; then remove "$live" || status=1; fi
@@ -288,14 +294,14 @@ refill_path() { # path: restore what existed before
         return 1
     fi
     if [ ! -d "${1%/*}" ]; then return 0; fi
-    find "$before" -type d | while IFS= read -r folder; do
+    below "$before" -type d | while IFS= read -r folder; do
         live=$1${folder#"$before"}
         if [ ! -d "$live" ] || [ -L "$live" ]; then rm -f "$live" && new_folder "$live"; fi
         if [ -d "$live" ] && ! same_owner "$folder" "$live"; then
             own "$live" "$(stat -c %u:%g "$folder")" "$(stat -c %a "$folder")" && echo "$live"
         fi
     done
-    find "$before" ! -type d | {
+    below "$before" ! -type d | {
         status=0
         while IFS= read -r file; do put_back "$file" "$1${file#"$before"}" || status=1; done
         exit $status

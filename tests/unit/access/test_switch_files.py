@@ -1,0 +1,75 @@
+"""Files and folders that the dead man's switch restores, in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+from tests.unit.programs import write_program
+
+SCRIPT = (ROOT / "gpuprov/access/node/deadman.sh").read_text(encoding="utf-8")
+FILES = (ROOT / "gpuprov/access/node/files.sh").read_text(encoding="utf-8")
+
+
+def give_back(folder: Path, paths: str, present: str, *, owners: str = "", selinux: bool = False) -> None:
+    """Run the switch's restore of files, with its state in a folder and a fake restorecon."""
+    for name, text in {"owners": owners, "paths": paths, "present": present}.items():
+        (folder / "state" / name).write_text(f"{text}\n" * bool(text))
+    write_program(folder / "restorecon", f'echo "$1" >>{folder}/labelled; exit 1')
+    functions = SCRIPT.partition("\ncase $1 in\narm)")[0].replace(". files.sh\n. sshd.sh\n", FILES)
+    functions = functions.replace("home=/var/lib/gpuprov/deadman", f"home={folder}/state")
+    functions = functions.replace("saved_etc=/etc/", f"saved_etc={folder}/none/")
+    functions = functions.replace("/sys/fs/selinux/enforce", str(folder if selinux else folder / "none"))
+    done = subprocess.run(
+        ["sh", "-c", f"{functions}\ngive_back"], capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("selinux", [True, False])
+def test_a_folder_of_keys_that_was_removed_returns_with_its_label(tmp_path: Path, selinux: bool) -> None:
+    """Check ~/.ssh, whose owner and mode the switch records, and a folder that it has copied."""
+    keys, options = tmp_path / "home/.ssh", tmp_path / "etc/ssh"
+    saved = tmp_path / "state/saved"
+    (saved / str(options)[1:] / "sshd_config.d").mkdir(parents=True)
+    for folder in (keys.parent, options.parent):
+        folder.mkdir()
+    owners = f"700 {os.geteuid()}:{os.getegid()} {keys}"
+    give_back(tmp_path, f"{options}", f"{options}", owners=owners, selinux=selinux)
+    made = [str(keys), str(options), str(options / "sshd_config.d")]
+    assert all(Path(each).is_dir() for each in made)
+    labelled = tmp_path / "labelled"
+    assert (labelled.read_text().split() if labelled.exists() else []) == (made if selinux else [])
+
+
+def test_a_name_with_a_line_break_names_no_other_file(tmp_path: Path) -> None:
+    """A user can make ~/.ssh/authorized_keys a folder with such names.
+
+    `rm` only records its arguments, as an error would delete files of this machine.
+    """
+    keys = tmp_path / "home/keys"
+    saved = tmp_path / "state/saved" / str(keys)[1:]
+    hostile = keys / "x\n/etc"
+    for folder in (saved, hostile):
+        folder.mkdir(parents=True)
+    (hostile / "passwd").write_text("")
+    (keys / "new").write_text("")
+    write_program(tmp_path / "rm", f'echo "$@" >>{tmp_path}/removed')
+    give_back(tmp_path, f"{keys}", f"{keys}")
+    assert (tmp_path / "removed").read_text() == f"-rf {keys}/new\n"
+
+
+def test_a_saved_name_with_a_line_break_is_not_restored_as_two(tmp_path: Path) -> None:
+    keys = tmp_path / "home/keys"
+    saved = tmp_path / "state/saved" / str(keys)[1:]
+    for folder in (keys, saved / "x\n"):
+        folder.mkdir(parents=True)
+    (saved / "x\n/second").write_text("")
+    (saved / "own").write_text("")
+    give_back(tmp_path, f"{keys}", f"{keys}")
+    assert [each.name for each in keys.rglob("*")] == ["own"]
