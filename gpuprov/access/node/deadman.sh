@@ -87,7 +87,10 @@ save() { # login
         for path in $folders $files; do echo "$path" || return; done
         for login in root "$1"; do
             where=$(home_of "$login")
-            printf '%s\n' "$where/.ssh/authorized_keys" "$where/.ssh/authorized_keys2" || return
+            for path in "$where/.ssh/authorized_keys" "$where/.ssh/authorized_keys2"; do
+                # A folder has no keys, and its user could have root follow the names in it.
+                if [ -L "$path" ] || [ ! -d "$path" ]; then echo "$path" || return; fi
+            done
         done
     } >$home/paths || return
     : >$home/present || return
@@ -267,7 +270,7 @@ clear_path() { # path: remove what did not exist before
         if exists "$1"; then remove "$1"; fi
     elif [ -d "$1" ] && [ ! -L "$1" ]; then
         before=$(saved_as "$1")
-        if ! exists "$before"; then return 0; fi
+        if [ ! -d "$before" ]; then return 0; fi
         below "$1" -mindepth 1 | {
             status=0
             while IFS= read -r live; do
@@ -278,9 +281,9 @@ clear_path() { # path: remove what did not exist before
     fi
 }
 
-remove() {
-    rm -rf "$1" && echo "$1"
-}
+remove() (
+    enter "${1%/*}" && rm -rf "./${1##*/}" && echo "$1"
+)
 
 new_folder() { # path; with the label of SELinux's policy: sshd may not read a ~/.ssh with the type of the home folder
     mkdir "$1" && echo "$1" || return

@@ -15,20 +15,26 @@ SCRIPT = (ROOT / "gpuprov/access/node/deadman.sh").read_text(encoding="utf-8")
 FILES = (ROOT / "gpuprov/access/node/files.sh").read_text(encoding="utf-8")
 
 
-def give_back(folder: Path, paths: str, present: str, *, owners: str = "", selinux: bool = False) -> None:
-    """Run the switch's restore of files, with its state in a folder and a fake restorecon."""
+def give_back(
+    folder: Path, paths: str, present: str, *, owners: str = "", selinux: bool = False, code: int = 0
+) -> None:
+    """Run the switch's restore of files, which ends with `code`; its state is in a folder."""
     for name, text in {"owners": owners, "paths": paths, "present": present}.items():
         (folder / "state" / name).write_text(f"{text}\n" * bool(text))
     write_program(folder / "restorecon", f'echo "$1" >>{folder}/labelled; exit 1')
+    assert switch(folder, "give_back", selinux=selinux).returncode == code
+
+
+def switch(folder: Path, call: str, *, selinux: bool = False) -> subprocess.CompletedProcess[str]:
+    """Call one of the switch's functions, with its state and programs in a folder."""
     functions = SCRIPT.partition("\ncase $1 in\narm)")[0].replace(". files.sh\n. sshd.sh\n", FILES)
     functions = functions.replace("home=/var/lib/gpuprov/deadman", f"home={folder}/state")
     functions = functions.replace("saved_etc=/etc/", f"saved_etc={folder}/none/")
     functions = functions.replace("/sys/fs/selinux/enforce", str(folder if selinux else folder / "none"))
-    done = subprocess.run(
-        ["sh", "-c", f"{functions}\ngive_back"], capture_output=True, text=True, check=False, timeout=60,
+    return subprocess.run(
+        ["sh", "-c", f"{functions}\n{call}"], capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("selinux", [True, False])
@@ -59,9 +65,9 @@ def test_a_name_with_a_line_break_names_no_other_file(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     (hostile / "passwd").write_text("")
     (keys / "new").write_text("")
-    write_program(tmp_path / "rm", f'echo "$@" >>{tmp_path}/removed')
+    write_program(tmp_path / "rm", f'echo "$PWD" "$@" >>{tmp_path}/removed')
     give_back(tmp_path, f"{keys}", f"{keys}")
-    assert (tmp_path / "removed").read_text() == f"-rf {keys}/new\n"
+    assert (tmp_path / "removed").read_text() == f"{keys} -rf ./new\n"
 
 
 def test_a_saved_name_with_a_line_break_is_not_restored_as_two(tmp_path: Path) -> None:
@@ -73,3 +79,29 @@ def test_a_saved_name_with_a_line_break_is_not_restored_as_two(tmp_path: Path) -
     (saved / "own").write_text("")
     give_back(tmp_path, f"{keys}", f"{keys}")
     assert [each.name for each in keys.rglob("*")] == ["own"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_nothing_is_removed_through_a_link_of_a_user(tmp_path: Path) -> None:
+    """The login's ~/.ssh is a link to another user's, and had no keys when the switch was armed."""
+    home, other = tmp_path / "home", tmp_path / "other"
+    for folder in (tmp_path / "state/saved", home, other):
+        folder.mkdir(parents=True)
+    (other / "authorized_keys").write_text("theirs\n")
+    (home / ".ssh").symlink_to(other)
+    os.chown(home, 12345, 12345)
+    give_back(tmp_path, f"{home}/.ssh/authorized_keys", "/nowhere", code=1)
+    assert (other / "authorized_keys").read_text() == "theirs\n"
+
+
+def test_a_folder_in_place_of_keys_is_not_saved(tmp_path: Path) -> None:
+    """Its user could have root follow the names in it."""
+    keys = tmp_path / "home/.ssh"
+    for folder in (tmp_path / "state", tmp_path / "none", keys / "authorized_keys"):
+        folder.mkdir(parents=True)
+    for name, text in {"getent": f"echo x:x:0:0:x:{keys.parent}:/bin/sh", "systemctl": "exit 1"}.items():
+        write_program(tmp_path / name, text)
+    done = switch(tmp_path, "sshd_unit() { echo ssh; }\nsave ops")
+    assert done.returncode == 0, done.stderr
+    paths = (tmp_path / "state/paths").read_text().splitlines()
+    assert [each for each in paths if each.startswith(str(keys))] == [f"{keys}/authorized_keys2"] * 2
