@@ -90,8 +90,8 @@ def test_both_witnesses_name_a_port_that_loses_its_label(module_lab: Lab, node: 
             assert unlabelled(tmp_path) == ([str(port)], [str(port)])
             applied = gpuprov(tmp_path, *apply, code=None)
             assert "failed" not in applied.stdout, applied.stdout + applied.stderr
-            assert unlabelled(tmp_path) == (None, None)
-            assert f":{port} " in node.run("ss -Hltn").stdout
+            assert unlabelled(tmp_path) == (None, None), applied.stdout + applied.stderr
+            assert f":{port} " in node.run("ss -Hltn").stdout, applied.stdout + applied.stderr
         node.run(f"semanage port --delete --proto tcp {OF_POLICY}")
         assert unlabelled(tmp_path) == ([str(OF_POLICY)], [str(OF_POLICY)])
         node.run(f"semanage port --add --type http_port_t --proto tcp {CLAIMED}")

@@ -55,6 +55,10 @@ class Heard:
 class Seen:
     """Observation of one direction of one link in one round; `value` and `middle` (the round's median) in
     GB/s or µs.
+
+    Args:
+        among: the other nodes of the group of a dead link: NCCL passes addresses through all nodes of a
+            group, so that each can prevent an exchange of two others.
     """
 
     round: int
@@ -63,6 +67,7 @@ class Seen:
     kind: Kind
     value: float = 0.0
     middle: float = 0.0
+    among: frozenset[str] = frozenset()
 
     @cached_property
     def link(self) -> frozenset[str]:
@@ -175,8 +180,8 @@ class Evidence:
             self.seen.append(each)
 
     def bad_nodes(self) -> list[str]:
-        """Return nodes that were bad in at least two rounds, to at least two peers, worst first; then those
-        of `centres`.
+        """Return nodes that were bad in rounds that no other node alone explains, worst first; then those of
+        `centres`.
 
         A node is bad in a round when more than half of its links are, in one direction. The links of a node
         found bad are ignored afterwards: a bad link between a bad and a good node does not count against the
@@ -190,11 +195,7 @@ class Evidence:
         """Return the nodes of `bad_nodes`: find the worst, ignore its links, and repeat."""
         found: list[str] = []
         while True:
-            scores = {
-                node: score
-                for node, score in self._scores(set(found)).items()
-                if score[0] > 1 and score[1] > 1
-            }
+            scores, _ = self._scores(set(found))
             if scores:
                 found.append(max(scores, key=lambda node: scores[node]))
                 continue
@@ -206,25 +207,54 @@ class Evidence:
 
     def is_at_fault(self, link: frozenset[str]) -> bool:
         """Return whether a link was bad in more than one round, or changed data in one."""
-        seen = (each for node in link for each in self.of_node(node) if each.link == link)
-        return sum(self.of_link(link).values()) > 1 or any(each.kind == "wrong" for each in seen)
+        return self.is_confirmed(link) or any(each.kind == "wrong" for each in self._bad_of_link(link))
 
-    def _scores(self, explained: set[str]) -> dict[str, tuple[int, int, float]]:
-        """Return node → number of its bad rounds, number of peers with bad links in them, share of bad links
-        in all rounds; only nodes with a bad round, without links of the nodes in `explained`.
+    def is_confirmed(self, link: frozenset[str]) -> bool:
+        """Return whether a link was bad in more than one round, and no other node alone explains that."""
+        return sum(self.of_link(link).values()) > 1 and not self.explaining(link)
+
+    def explaining(self, link: frozenset[str]) -> frozenset[str]:
+        """Return the other nodes that were in each group in which a link was bad; empty if it never was."""
+        seen = self._bad_of_link(link)
+        return frozenset.intersection(*(each.among for each in seen)) if seen else frozenset()
+
+    def _bad_of_link(self, link: frozenset[str]) -> list[Seen]:
+        """Return the bad observations of a link."""
+        return [each for each in self.of_node(min(link)) if each.link == link]
+
+    def accused(self) -> dict[str, frozenset[str]]:
+        """Return nodes that were bad in at least two rounds to at least two peers, also in the last one in
+        which they were measured, and the other nodes of which one alone explains that; without bad nodes.
         """
-        rounds: dict[str, set[int]] = defaultdict(set)
-        others: dict[str, set[str]] = defaultdict(set)
+        _, explained = self._scores(set(self.bad_nodes()))
+        sound = set(self.trusted(explained))
+        return {node: others for node, others in explained.items() if node not in sound}
+
+    def _scores(
+        self, left_out: set[str]
+    ) -> tuple[dict[str, tuple[int, int, float]], dict[str, frozenset[str]]]:
+        """Return the nodes that were bad in at least two rounds, without links of the nodes in `left_out`.
+
+        Returns:
+            Bad node → number of its bad rounds, number of peers with bad links in them, share of bad links in
+            all rounds; and each node that is not bad as others explain it → those of which one alone does.
+        """
+        bad: dict[str, dict[int, list[Seen]]] = defaultdict(lambda: defaultdict(list))
         share: dict[str, list[bool]] = defaultdict(list)
-        for (node, number, _), alike in self._by_node(explained).items():
+        for (node, number, _), alike in self._by_node(left_out).items():
             share[node] += [seen.kind != "fine" for seen in alike]
             if _mostly_bad(alike):
-                rounds[node].add(number)
-                others[node] |= {each for seen in alike if seen.kind != "fine" for each in seen.link - {node}}
-        return {
-            node: (len(rounds[node]), len(others[node]), sum(share[node]) / len(share[node]))
-            for node in rounds
-        }
+                bad[node][number] += [seen for seen in alike if seen.kind != "fine"]
+        scores, explained = {}, {}
+        for node, rounds in bad.items():
+            seen = list(chain.from_iterable(rounds.values()))
+            peers = {peer for each in seen for peer in each.link - {node}}
+            others = frozenset.intersection(*(each.link - {node} | each.among for each in seen))
+            if len(rounds) > 1 and len(peers) > 1 and others:
+                explained[node] = others
+            elif len(rounds) > 1 and not others:
+                scores[node] = (len(rounds), len(peers), sum(share[node]) / len(share[node]))
+        return scores, explained
 
     def _by_node(self, explained: set[str]) -> dict[tuple[str, int, str], list[Seen]]:
         """Return (node, round, `sends` or `receives`) → observations; leave out links of nodes in

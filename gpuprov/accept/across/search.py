@@ -12,6 +12,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, combinations
 from statistics import median
 
 from gpuprov.accept.across.crowd import APART, Crowd
@@ -156,30 +157,50 @@ class Search:
         """
         dead = {each.link for each in self.evidence.seen if each.kind == "dead"}
         hung = {node for node in self.evidence.bad_nodes() if any(node in link for link in dead)}
-        confirmed = (link for link in dead if self._confirmed(link) and not link & hung)
+        confirmed = (link for link in dead if self.evidence.is_confirmed(link) and not link & hung)
         apart = {max(link, key=self.nodes.index) for link in confirmed}
         return [node for node in alive if node not in hung | apart | self._narrowing.verdicts.keys()]
 
-    def _confirmed(self, link: frozenset[str]) -> bool:
-        """Return whether a link was bad in more than one round."""
-        return sum(self.evidence.of_link(link).values()) > 1
-
     def _tests(self, trusted: list[str], only_dead: bool) -> list[Group]:
         """Return groups that test suspects, no node in two groups: each with a trusted node while there are
-        any, except a link of `_silent`.
+        any, except a link of `_silent`, but with none that alone explains a link that died twice.
 
         Args:
             only_dead: leave out links that are only slow; they are tested with all others in the same round.
         """
-        opened = self._open(only_dead)
-        suspects = {node for nodes in opened for node in nodes} | self._alone
+        found = list(self._without_accuser(trusted))
+        busy = {node for group in found for node in group.nodes}
+        opened = [nodes for nodes in self._open(only_dead) if not nodes & busy]
+        alone = self._alone - busy
+        suspects = {node for nodes in opened for node in nodes} | alone | busy
         helpers = [node for node in trusted if node not in suspects]
-        found = [Group((helpers.pop(), node)) for node in self._ordered(self._alone) if helpers]
+        found += [Group((helpers.pop(), node)) for node in self._ordered(alone) if helpers]
         for nodes in opened:
             ends = self._ordered(nodes)
-            trusted_first = [] if nodes in self._silent or not helpers else [helpers.pop()]
-            found.append(Group((*trusted_first, *ends)))
+            twice = (
+                link
+                for link in map(frozenset, combinations(ends, 2))
+                if sum(self.evidence.of_link(link).values()) > 1
+            )
+            explaining = set(chain.from_iterable(map(self.evidence.explaining, twice)))
+            helper = next((node for node in reversed(helpers) if node not in explaining), None)
+            if helper is None or nodes in self._silent:
+                found.append(Group(tuple(ends)))
+            else:
+                helpers.remove(helper)
+                found.append(Group((helper, *ends)))
         return found
+
+    def _without_accuser(self, trusted: list[str]) -> Iterator[Group]:
+        """Yield a pair for each node whose faults another node alone explains: itself and a third one."""
+        accused = self.evidence.accused()
+        alive = [node for node in self.nodes if node not in {*self.lost, *self.evidence.bad_nodes()}]
+        free = [*(node for node in alive if node not in trusted), *trusted]
+        for node in self._ordered(accused):
+            helper = next((each for each in reversed(free) if each not in {node, *accused[node]}), None)
+            if node in free and helper is not None:
+                free = [each for each in free if each not in (node, helper)]
+                yield Group((helper, node))
 
     def _ordered(self, nodes: Iterable[str]) -> list[str]:
         """Return nodes in the order of `self.nodes`."""
@@ -196,7 +217,7 @@ class Search:
         for link, seen in self.evidence.bad_links(self.evidence.bad_nodes()).items():
             later = [number for number in self.evidence.of_link(link) if number > seen[-1].round]
             dead = any(each.kind == "dead" for each in seen)
-            wanted = not self._confirmed(link) and len(later) < 2 and (dead or not only_dead)
+            wanted = not self.evidence.is_confirmed(link) and len(later) < 2 and (dead or not only_dead)
             if wanted and not link & set(self.lost):
                 once.add(link)
         return [nodes for nodes in components(once) if not nodes & self._alone]
@@ -311,12 +332,12 @@ class Search:
         stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in result.items() if each.stuck]
         first = min(stuck, default=(0,))[0]
         for link in {frozenset((node, peer)) for step, node, peer in stuck if step == first}:
-            self._dead(link)
+            self._dead(link, result.keys())
         if stuck:
             return
         if len(result) == 2:
             self._silent.add(frozenset(result))
-            self._dead(frozenset(result))
+            self._dead(frozenset(result), result.keys())
             # A node that was already tested with a trusted one needs no second test.
             self._alone ^= set(result)
         elif len(result) > FEW:
@@ -333,10 +354,13 @@ class Search:
         self.crowd = None
         self._begun += 1
 
-    def _dead(self, link: frozenset[str]) -> None:
-        """Add a link to the evidence as dead in both directions."""
+    def _dead(self, link: frozenset[str], group: Iterable[str]) -> None:
+        """Add a link to the evidence as dead in both directions, in a group of these nodes."""
         a, b = self._ordered(link)
-        self.evidence.add([Seen(self.rounds, a, b, "dead"), Seen(self.rounds, b, a, "dead")])
+        among = frozenset(group) - link
+        self.evidence.add(
+            Seen(self.rounds, sender, receiver, "dead", among=among) for sender, receiver in ((a, b), (b, a))
+        )
 
     def _reduced(self, reduced: Mapping[Group, float]) -> None:
         """Process the all-reduces of a round in GB/s; 0 means that the group did not finish. A search of many

@@ -45,10 +45,10 @@ class Verdict:
 
 
 def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) -> list[Verdict]:
-    """Return all verdicts: lost nodes, nodes at fault, links that were bad twice, and links that were bad
-    once.
+    """Return all verdicts: lost nodes, nodes at fault, links at fault, and links that were bad only once, or
+    only in groups with the same third node.
 
-    A link that was bad once is a warning, unless its data was wrong.
+    The last ones are warnings, unless their data was wrong.
 
     Args:
         lost: node → why it gave no answer.
@@ -66,14 +66,18 @@ def verdicts(evidence: Evidence, lost: Mapping[str, str], order: Iterable[str]) 
         else:
             found.append(_of_node(evidence, names[0]))
     links = evidence.bad_links(bad)
-    twice = {link for link in links if sum(evidence.of_link(link).values()) > 1}
-    for nodes in components(twice):
-        found += _of_links(nodes, {link: links[link] for link in twice if link <= nodes}, place)
+    confirmed = set(filter(evidence.is_confirmed, links))
+    for nodes in components(confirmed):
+        found += _of_links(nodes, {link: links[link] for link in confirmed if link <= nodes}, place)
     for link, seen in links.items():
-        if link not in twice:
+        if link not in confirmed:
             a, b = sorted(link, key=place.__getitem__)
             level: Level = "bad" if any(each.kind == "wrong" for each in seen) else "warn"
-            text = f"between {a} and {b}: {_described(seen)}; seen only in round {seen[0].round}"
+            rounds = {each.round for each in seen}
+            only = (
+                f"in round {min(rounds)}" if len(rounds) == 1 else f"with {fold(evidence.explaining(link))}"
+            )
+            text = f"between {a} and {b}: {_described(seen)}; seen only {only}"
             found.append(Verdict(level, "once", (a, b), text))
     return found
 

@@ -125,6 +125,34 @@ def test_a_node_that_ends_the_large_groups_of_another_does_not_get_it_rejected_a
         assert f"n{who:03}" in rejected or not rejected, (victim, who)
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 8, 16, 33])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_node_that_breaks_the_exchanges_of_two_others_gets_none_of_them_rejected_in_its_place(
+    count: int, waits: bool
+) -> None:
+    """Refuse the victim in a group of two; in a group of three, its exchange with the third one fails, as NCCL
+    passes addresses through all nodes of a group.
+    """
+    names = [f"n{number:03}" for number in range(count)]
+    choices = [(victim, who) for victim in names for who in names if who != victim]
+    for victim, who in sample(choices, 6, f"{count} {waits}"):
+        search = Search(names)
+        outcome = Outcome(search)
+        while groups := search.next():
+            result: dict[str, Heard] = {}
+            for group in groups:
+                rates = {node: {peer: RATE for peer in group.nodes if peer != node} for node in group.nodes}
+                heard = {node: Heard(rates=rates[node], reduced=RATE) for node in group.nodes}
+                if {victim, who} <= set(group.nodes) and len(group.nodes) <= 3:
+                    third = next((node for node in group.nodes if node not in (victim, who)), who)
+                    stuck = {victim: (0, third), third: (0, victim)} if waits or third != who else {}
+                    heard = {node: Heard(error="timed out", stuck=stuck.get(node)) for node in heard}
+                result |= heard
+            search.take(result)
+        rejected = [each.node for each in outcome.judged() if each.verdict == "rejected"]
+        assert who in rejected or victim not in rejected, (victim, who, outcome.verdicts)
+
+
 def test_a_node_that_waits_for_another_one_in_the_search_among_many_ends_no_search() -> None:
     """Continue where a node that slows many states a link that is dead: a test of it comes in between."""
     names = [f"n{number:03}" for number in range(16)]
