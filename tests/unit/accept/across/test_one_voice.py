@@ -130,8 +130,9 @@ def test_a_node_that_ends_the_large_groups_of_another_does_not_get_it_rejected_a
 def test_a_node_that_breaks_the_exchanges_of_two_others_gets_none_of_them_rejected_in_its_place(
     count: int, waits: bool
 ) -> None:
-    """Refuse the victim in a group of two; in a group of three, its exchange with the third one fails, as NCCL
-    passes addresses through all nodes of a group.
+    """Refuse the victim in a group of two, and end its exchange with the third one in a group of three.
+
+    NCCL passes addresses through all nodes of a group.
     """
     names = [f"n{number:03}" for number in range(count)]
     choices = [(victim, who) for victim in names for who in names if who != victim]
