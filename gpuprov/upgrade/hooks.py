@@ -147,12 +147,10 @@ def _on_nodes(
     code, a time limit or the connection.
     """
     password = context.options.dispatch.password
-    sudo = _SUDO if password is None else _SUDO_ASKED
     environments = {node.name: _environment(context, node, hook, reasons) for node in nodes}
 
     def visit(session: Session, environment: Mapping[str, str]) -> None:
-        words = [f"{name}={value}" for name, value in environment.items()]
-        line = shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1; {text}"])
+        line = _line(text, environment, _SUDO if password is None else _SUDO_ASKED)
         answer = session.run(line, b"" if password is None else f"{password}\n".encode())
         if answer.code:
             raise NodeFailed(_failure(f"ended with {answer.code}", answer.stdout))
@@ -164,3 +162,12 @@ def _on_nodes(
         limits=ConnectionLimits(command_s=hook.timeout_s),
     )
     return {target.name: str(answer) for target, answer in answers if isinstance(answer, GpuprovError)}
+
+
+def _line(text: str, environment: Mapping[str, str], sudo: str) -> str:
+    """Return the command line that runs a hook on a node by `_SUDO` or `_SUDO_ASKED`.
+
+    The hook has no input: sudo's password is left in it on a node where sudo does not ask.
+    """
+    words = [f"{name}={value}" for name, value in environment.items()]
+    return shlex.join(["sh", "-c", sudo, "sh", "env", *words, "sh", "-c", f"exec 2>&1 </dev/null; {text}"])

@@ -92,6 +92,16 @@ def test_a_hook_has_no_terminal_and_no_input() -> None:
     assert hooks._here('test "$(ps -o sid= -p $$)" -eq $$ && ! read line', {}, 30) is None
 
 
+def test_a_hook_on_a_node_does_not_get_the_password_that_sudo_leaves(tmp_path: Path) -> None:
+    write_program(tmp_path / "id", "echo 0")
+    line = hooks._line("cat; echo $A; false", {"A": "1"}, hooks._SUDO_ASKED)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", line], input=b"S3cret\n", capture_output=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout) == (1, b"1\n")
+
+
 def test_an_unknown_hook_is_refused_with_those_there_are() -> None:
     with pytest.raises(InvalidInput, match="'slurmm'; expected one of slurm, kubernetes"):
         command(Hook(use="slurmm"), "drain")
