@@ -75,7 +75,6 @@ from gpuprov.probe.parse.packages import (
 )
 from gpuprov.probe.parse.pci import PciDevice, parse_pci
 from gpuprov.probe.parse.smi import Smi, parse_smi
-from gpuprov.probe.parse.sockets import parse_listening
 from gpuprov.probe.parse.sshd import SshdAnswer, parse_answers, parse_sshd
 from gpuprov.probe.parse.state import (
     FileFact,
@@ -488,8 +487,8 @@ class Facts:
 
     @part
     def listening(self) -> Mapping[str, tuple[int, ...]]:
-        """Program → TCP ports on which it listens; "" for sockets without a known program."""
-        return parse_listening(self.raw("listening")["text"])
+        """`sshd` and `systemd` → TCP ports on which root's one listens, in ascending order."""
+        return {str(name): tuple(sorted(map(int, ports))) for name, ports in self.raw("listening").items()}
 
     @part
     def firewall(self) -> Table | None:

@@ -39,16 +39,18 @@ SITE_LABELS = ("/var/lib/selinux/*/active/ports.local", "/etc/selinux/*/active/p
 
 
 class Listener(NamedTuple):
-    """A listening sshd that is not the main process of the unit, nor a child of it.
+    """A listening sshd of root.
 
     Attributes:
-        lost: whether it is in the unit's control group: the unit has started it.
+        parent: number of its parent.
+        in_unit: whether it is in the control group of sshd's unit, which has then started it.
     """
 
     pid: int
+    parent: int
     command: str
     ports: "tuple[str, ...]"
-    lost: bool
+    in_unit: bool
 
 
 def unit() -> "tuple[str, str]":
@@ -65,19 +67,34 @@ def unit() -> "tuple[str, str]":
 
 
 def others() -> "list[Listener]":
-    """Return root's listening sshd processes that are not the main process of sshd's unit."""
-    name, main = unit()
-    ports = {}  # type: dict[str, set[str]]
-    for line in output("ss", "-Hltnp").splitlines():
-        for pid in re.findall(r'"sshd",pid=(\d+)', line):
-            ports.setdefault(pid, set()).add(line.split()[3].rpartition(":")[2])
+    """Return those of `listeners` that are not the main process of sshd's unit, nor a child of it."""
+    main = int(unit()[1])
+    return [each for each in listeners() if not main or main not in (each.pid, each.parent)]
+
+
+def listeners() -> "list[Listener]":
+    """Return root's listening sshd processes: a user can give any program the name `sshd`."""
+    name, ports = unit()[0], listening("sshd")
     found = []
-    for pid in sorted(ports, key=int):
+    for pid in sorted(ports):
         title = LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
         parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))
-        if title and parent and (main == "0" or main not in (pid, parent.group(1))):
+        if title and parent:
             own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
-            found.append(Listener(int(pid), title.group(1), tuple(sorted(ports[pid])), own is not None))
+            of_pid = tuple(sorted(ports[pid]))
+            found.append(Listener(pid, int(parent.group(1)), title.group(1), of_pid, own is not None))
+    return found
+
+
+def listening(program: str) -> "dict[int, set[str]]":
+    """Return process → TCP ports of the processes of a name that listen, by `ss`.
+
+    A name has at most 15 characters, and can contain `"sshd",pid=1`.
+    """
+    found = {}  # type: dict[int, set[str]]
+    for line in output("ss", "-Hltnp").splitlines():
+        for pid in re.findall(rf'\("{program}",pid=(\d+),fd=', line):
+            found.setdefault(int(pid), set()).add(line.split()[3].rpartition(":")[2])
     return found
 
 

@@ -131,7 +131,7 @@ def _files(facts: Facts, expectation: Expectation) -> Any:
 
 @observes("ssh.ports", "listening")
 def _ports(facts: Facts, expectation: Expectation) -> Any:
-    """Return sshd's ports, sorted; expected ports on which systemd listens for it (ssh.socket) count too."""
+    """Return the ports of root's sshd, sorted, and expected ones on which systemd listens (ssh.socket)."""
     by_systemd = {port for port in facts.listening.get("systemd", ()) if port in expectation.expected}
     return sorted({*facts.listening.get("sshd", ()), *by_systemd})
 

@@ -1,4 +1,4 @@
-"""Collectors of services: systemd's units, listening sockets, gpuprov's firewall, IMEX."""
+"""Collectors of services: systemd's units, gpuprov's firewall, IMEX."""
 
 import os
 import re
@@ -105,12 +105,6 @@ def _replacement(name: str) -> "str | None":
     paths = [path for path in (folder + "/" + name for folder in UNIT_FOLDERS) if os.path.lexists(path)]
     hidden = {os.path.realpath(path) for path in paths} - {os.path.realpath(path) for path in paths[:1]}
     return paths[0] if hidden and not _is_written_by_us(paths[0]) else None
-
-
-@collector(seconds=10)
-def listening(parameters: "Values") -> "Any":
-    """Return the listening TCP sockets with their programs, as `ss -Hltnp` prints them."""
-    return {"text": run("ss", "-Hltnp")}
 
 
 RULES = "/etc/gpuprov/firewall.nft"

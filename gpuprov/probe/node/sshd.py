@@ -4,6 +4,7 @@ import glob
 import os
 import re
 import time
+from itertools import chain
 
 import gpuprov_sshd
 
@@ -301,6 +302,21 @@ def _changed(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+@collector(seconds=10)
+def listening(parameters: "Values") -> "Any":
+    """Return the TCP ports on which root's sshd listens outside of containers, and those of systemd.
+
+    {"sshd": ["22"], "systemd": []}; systemd can listen for sshd.
+
+    Raises:
+        Failed: ss is not installed.
+    """
+    if find_program("ss") is None:
+        raise Failed("ss is not installed")
+    own = [each.ports for each in gpuprov_sshd.listeners() if not _is_contained(str(each.pid))]
+    return {"sshd": sorted({*chain(*own)}), "systemd": sorted(gpuprov_sshd.listening("systemd").get(1, ()))}
 
 
 @collector(seconds=5)

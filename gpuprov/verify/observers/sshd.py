@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -17,7 +17,9 @@ from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.user_files import checksum_of
 
-PROCESSES = "ps -ww -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=,args="
+PROCESSES = "ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes="
+TITLES = "ps -ww -o pid=,args= -p %s"
+"""Command lines of root's processes alone: those of users can be of any length."""
 CONTROLLER = (
     'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'
     ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
@@ -200,13 +202,8 @@ class Sshd(Observed):
             NodeFailed: one of them cannot be asked: another program, or arguments that are not known; or more
                 than `LISTENERS_MAX` have different ones.
         """
-        rows = [line.split(maxsplit=5) for line in self.ask(PROCESSES).splitlines()]
-        ours = ["0", "0", next((row[3] for row in rows if row[0] == "1"), "")]
         found, different = [], set()
-        for pid, *place, age, title in rows:
-            is_session = title.startswith("sshd: ") and not title.startswith("sshd: /")
-            if pid == "1" or place != ours or is_session or title.endswith("<defunct>"):
-                continue
+        for pid, (age, title) in self._of_root.items():
             started = TITLE.fullmatch(title) or ARGUMENTS.fullmatch(title)
             if not started:
                 raise NodeFailed(f"process {pid} listens as `{title[:200]}`", expected="arguments of sshd")
@@ -216,11 +213,32 @@ class Sshd(Observed):
             if program.removesuffix(" (deleted)") != own:
                 raise NodeFailed(f"process {pid} listens as {program}", expected=own)
             options = tuple(arguments(started[2] or ""))
-            found.append(Listener(pid, int(age), (started[1] + (started[2] or ""))[:200], options))
+            found.append(Listener(pid, age, (started[1] + (started[2] or ""))[:200], options))
             different.add(options)
             if len(different) > LISTENERS_MAX:
                 raise NodeFailed(f"more than {LISTENERS_MAX} processes of sshd listen with different options")
         return found
+
+    @cached_property
+    def _of_root(self) -> dict[str, tuple[int, str]]:
+        """Processes of root's sshd, without sessions and those of containers → age in seconds, and title.
+
+        Raises:
+            NodeFailed: ps fails.
+        """
+        rows = [row for row in map(str.split, lines_of(self.ask(PROCESSES))) if len(row) == 5]
+        ours = ["0", "0", next((row[3] for row in rows if row[0] == "1"), "")]
+        ages = {pid: int(age) for pid, *place, age in rows if place == ours and pid != "1"}
+        if not ages:
+            return {}
+        titles = (line.split(maxsplit=1) for line in lines_of(self.run(TITLES, ",".join(ages)).stdout))
+        return {
+            pid: (ages[pid], title)
+            for pid, title in (row for row in titles if len(row) > 1)
+            if pid in ages
+            and not (title.startswith("sshd: ") and not title.startswith("sshd: /"))
+            and not title.endswith("<defunct>")
+        }
 
     @cached_property
     def connection(self) -> tuple[str, str]:
@@ -296,12 +314,12 @@ class Sshd(Observed):
 
     @cached_property
     def ports(self) -> list[int]:
-        """TCP ports on which sshd listens, in ascending order.
+        """TCP ports on which root's sshd listens, in ascending order.
 
         Raises:
-            NodeFailed: ss fails.
+            NodeFailed: ss or ps fails.
         """
-        return self._ports_of("sshd")
+        return self._ports_of("sshd", self._of_root)
 
     @property
     def ports_of_systemd(self) -> list[int]:
@@ -310,12 +328,18 @@ class Sshd(Observed):
         Raises:
             NodeFailed: ss fails.
         """
-        return self._ports_of("systemd")
+        return self._ports_of("systemd", ["1"])
 
-    def _ports_of(self, program: str) -> list[int]:
-        """Return the TCP ports on which processes of a program listen; raises as `ask`."""
-        own = [line for line in self.ask("ss -Hltnp").splitlines() if f'"{program}"' in line]
-        return sorted({int(line.split()[3].rpartition(":")[2]) for line in own})
+    def _ports_of(self, program: str, pids: Iterable[str]) -> list[int]:
+        """Return the TCP ports on which these processes of a program listen; raises as `ask`.
+
+        A process can give itself the name `sshd`, and one that contains `"sshd",pid=1`.
+        """
+        known, found = set(pids), set()
+        for line in self.ask("ss -Hltnp").splitlines():
+            if known.intersection(re.findall(rf'\("{regex(program)}",pid=(\d+),fd=', line)):
+                found.add(int(line.split()[3].rpartition(":")[2]))
+        return sorted(found)
 
     def ports_of_options(self, login: str) -> set[int]:
         """Return the ports of each listening sshd by its options; `ss` is not needed.

@@ -80,7 +80,7 @@ def taken() -> dict[str, str]:
 def elsewhere() -> dict[str, str]:
     """Return number and command of each sshd that listens on a requested port and is not of sshd's unit."""
     wanted = set(options.get("port", "").split())
-    found = (each for each in gpuprov_sshd.others() if not each.lost and wanted.intersection(each.ports))
+    found = (each for each in gpuprov_sshd.others() if not each.in_unit and wanted.intersection(each.ports))
     return {str(each.pid): each.command for each in found}
 
 

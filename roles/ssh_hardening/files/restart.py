@@ -41,7 +41,7 @@ def restart(unit: str, needed: bool, check: bool) -> dict:
         Failed: sshd rejects its files, or a process does not end; the unit is not restarted.
         gpuprov_unit.Failed: systemd refused the restart.
     """
-    lost = [each for each in gpuprov_sshd.others() if each.lost]
+    lost = [each for each in gpuprov_sshd.others() if each.in_unit]
     changed = needed or bool(lost)
     if changed and not check:
         if lost:

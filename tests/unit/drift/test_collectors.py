@@ -26,7 +26,7 @@ UNRECORDED: dict[str, Any] = {
     "containerd": {"dump": ""},
     "firewall": {"text": ""},
     "hugepages": {"transparent": "always [madvise] never"},
-    "listening": {"text": ""},
+    "listening": {"sshd": ["22"], "systemd": []},
     "mig": {"text": ""},
     "nics": [],
     "podman": {"options": [], "places": []},

@@ -134,7 +134,7 @@ def test_a_listener_that_is_not_the_main_process_is_astray(monkeypatch: pytest.M
     asked(monkeypatch, block=False)
     monkeypatch.setattr(sshd, "_listeners", lambda unclear: iter([("9", "/usr/sbin/sshd -D", [])]))
     monkeypatch.setattr(sshd, "_is_contained", lambda pid: pid == "10")
-    others = [gpuprov_sshd.Listener(pid, "/usr/sbin/sshd -D", ("22",), pid == 9) for pid in (9, 10)]
+    others = [gpuprov_sshd.Listener(pid, 1, "/usr/sbin/sshd -D", ("22",), pid == 9) for pid in (9, 10)]
     monkeypatch.setattr(gpuprov_sshd, "others", lambda: others)
     found: Any = sshd.sshd({"login": "ops", "strangers": ["gpuprov-unknown", "198.51.100.1"]})
     assert found["astray"] == ["process 9 (/usr/sbin/sshd -D)"]

@@ -104,7 +104,7 @@ def test_a_listener_is_the_main_process_or_another(
     for main, state in ((listener.pid, "inactive"), ("0", "active"), (1, "active")):
         play(monkeypatch, tmp_path, listener.pid, main, state)
         [other] = gpuprov_sshd.others()
-        assert other == (listener.pid, "/usr/sbin/sshd -D", ("22",), False)
+        assert other == (listener.pid, os.getpid(), "/usr/sbin/sshd -D", ("22",), False)
         assert in_shell("other_sshd ''") == f"elsewhere {listener.pid}\n"
         assert in_shell("sshd_elsewhere") == f"{listener.pid}\n"
 
@@ -127,7 +127,7 @@ def test_a_session_and_a_program_of_a_user_are_no_listeners(
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
     did: list[Any] = []
-    lost = gpuprov_sshd.Listener(9, "/usr/sbin/sshd -D", ("22",), True)
+    lost = gpuprov_sshd.Listener(9, 1, "/usr/sbin/sshd -D", ("22",), True)
     monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, lost=False)])
     monkeypatch.setattr(restart, "end", did.append)
     monkeypatch.setattr(restart, "_try_files", lambda: did.append("tried"))
@@ -143,7 +143,7 @@ def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_process_that_does_not_end_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, listener: subprocess.Popen[bytes]
 ) -> None:
-    lost = gpuprov_sshd.Listener(listener.pid, "/usr/sbin/sshd -D", ("22",), True)
+    lost = gpuprov_sshd.Listener(listener.pid, 1, "/usr/sbin/sshd -D", ("22",), True)
     monkeypatch.setattr(restart, "SECONDS_TO_END", 0.2)
     with pytest.raises(restart.Failed, match=rf"process {listener.pid} .* does not end"):
         restart.end(lost)  # it remains as a child of this process

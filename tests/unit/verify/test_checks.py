@@ -192,7 +192,7 @@ FAULTS: dict[str, Fault] = {
         {"ssh.logins", "ssh.loaded", "ssh.offered"},
     ),
     "sshd-with-unknown-arguments": Fault(
-        replacing("ps -ww -C sshd", "sshd -D", "sshd -D -Z"), {"ssh.logins", "ssh.loaded", "ssh.offered"}
+        replacing("ps -ww", "sshd -D", "sshd -D -Z"), {"ssh.logins", "ssh.loaded", "ssh.offered"}
     ),
     "sshd-has-not-read-its-file": Fault(
         replacing("date +%s", " /etc/ssh/sshd_config\n", " /x\n9999999999.5 /etc/ssh/sshd_config\n"),

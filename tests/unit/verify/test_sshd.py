@@ -17,7 +17,8 @@ from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.sshd import ASKED_MAX, LISTENERS_MAX, TIMES, Answer, Listener, Sshd, addresses
 
 MACHINE = {
-    "ps -ww -C sshd": "1 0 0 1 0 init\n9 0 0 1 0 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
+    "ps -C sshd": "1 0 0 1 0\n9 0 0 1 0\n",
+    "ps -ww": "9 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
     "readlink /proc/": "/usr/sbin/sshd\n/usr/sbin/sshd\n",
     "ss -Hltnp": 'LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n',
 }
@@ -89,7 +90,9 @@ def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
     ],
 )
 def test_too_many_match_blocks_are_a_failure_without_a_question(blocks: str) -> None:
-    ports = "".join(f'LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* users:(("sshd"\n' for each in range(1, 2000))
+    ports = "".join(
+        f'LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n' for each in range(1, 2000)
+    )
     node, observer = machine({"grep -D skip -rshiE": f"{blocks}\n", "ss -Hltnp": ports})
     with pytest.raises(NodeFailed, match="too many Match blocks"):
         observer.answers("ops")
@@ -97,15 +100,16 @@ def test_too_many_match_blocks_are_a_failure_without_a_question(blocks: str) -> 
 
 
 def test_too_many_different_listeners_are_a_failure() -> None:
-    title = "{0} 0 0 1 0 sshd: /usr/sbin/sshd -p {1} [listener] 0 of 10-100 startups\n"
+    title = "{0} sshd: /usr/sbin/sshd -p {1} [listener] 0 of 10-100 startups\n"
     same = "".join(title.format(9 + each, 22) for each in range(2 * LISTENERS_MAX))
     other = "".join(title.format(9 + each, 22 + each) for each in range(2 * LISTENERS_MAX))
-    _, observer = machine({"ps -ww -C sshd": "1 0 0 1 0 init\n" + same})
+    processes = "1 0 0 1 0\n" + "".join(f"{9 + each} 0 0 1 0\n" for each in range(2 * LISTENERS_MAX))
+    _, observer = machine({"ps -C sshd": processes, "ps -ww": same})
     assert len({each.options for each in observer.listeners}) == 1
-    node, observer = machine({"ps -ww -C sshd": "1 0 0 1 0 init\n" + other})
+    node, observer = machine({"ps -C sshd": processes, "ps -ww": other})
     with pytest.raises(NodeFailed, match="more than 8 processes of sshd listen"):
         observer.answers("ops")
-    assert len(node.asked) <= LISTENERS_MAX + 2
+    assert len(node.asked) <= LISTENERS_MAX + 3
 
 
 @pytest.mark.parametrize(
@@ -130,10 +134,30 @@ def test_ports_of_sshd_are_those_of_its_options() -> None:
     assert observer.ports_of_options("ops") == {22, *range(2001, 2008)}
 
 
-def test_a_setuid_program_named_sshd_is_no_listener() -> None:
-    started = "1 0 0 1 0 init\n9 0 0 1 0 /usr/sbin/sshd -D\n10 0 1000 1 0 sshd -o PermitRootLogin=yes\n"
-    _, observer = machine({"ps -ww -C sshd": started})
+def test_only_the_command_lines_of_root_s_sshd_are_read() -> None:
+    """Leave out a setuid program, and users' ones: theirs can be of any length."""
+    processes = "1 0 0 1 0\n9 0 0 1 0\n10 0 1000 1 0\n11 1000 1000 1 0\n"
+    node, observer = machine({"ps -C sshd": processes, "ps -ww": "9 /usr/sbin/sshd -D\n"})
     assert [each.pid for each in observer.listeners] == ["9"]
+    assert [command for command in node.asked if command.startswith("ps -ww")] == [
+        "ps -ww -o pid=,args= -p 9"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("users", "ports"),
+    [
+        ('(("sshd",pid=9,fd=3))', [22]),
+        ('(("sshd",pid=77,fd=3))', []),
+        ('((""sshd",pid=9",pid=77,fd=3))', []),
+        ('(("sshd",pid=77,fd=3),("sshd",pid=9,fd=3))', [22]),
+    ],
+)
+def test_a_user_s_program_named_sshd_does_not_listen_for_sshd(users: str, ports: list[int]) -> None:
+    _, observer = machine({"ss -Hltnp": f"LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:{users}\n"})
+    assert observer.ports == ports
+    _, observer = machine({"ss -Hltnp": 'LISTEN 0 9 *:22 *:* users:(("systemd",pid=812,fd=9))\n'})
+    assert observer.ports_of_systemd == []
 
 
 @pytest.mark.parametrize("path", ["none", "run/sshd.pid", "/run/a b", "/run/$(id)", "/run/\N{EM DASH}", "-x"])
