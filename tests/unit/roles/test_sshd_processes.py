@@ -128,7 +128,7 @@ def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tm
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
     did: list[Any] = []
     lost = gpuprov_sshd.Listener(9, 1, "/usr/sbin/sshd -D", ("22",), True)
-    monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, lost=False)])
+    monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, in_unit=False)])
     monkeypatch.setattr(restart, "end", did.append)
     monkeypatch.setattr(restart, "_try_files", lambda: did.append("tried"))
     monkeypatch.setattr(restart.gpuprov_unit, "settle", lambda *words, **_named: did.append(words))
