@@ -168,10 +168,10 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
 
 _REFUSED = {
     r"\ANVRM: Can't find an IRQ": "the firmware or the hypervisor gives the GPU no interrupt",
-    r"\ANVRM: pci_enable_device failed": "the kernel cannot switch the device on: power, firmware or its slot",
+    r"\ANVRM: pci_enable_device failed": "the kernel cannot switch the device on: power, firmware or slot",
     r"\ANVRM: request_mem_region failed": "another driver holds the GPU's registers",
-    r"\ANVRM: .*[Ff]ailed to copy vbios": "the driver does not get the GPU's VBIOS: a laptop's firmware, a virtual "
-    "machine, or a second start after the first",
+    r"\ANVRM: .*[Ff]ailed to copy vbios": "the driver does not get the GPU's VBIOS from the firmware, as in "
+    "laptops and virtual machines",
 }
 """Pattern of a message by which the driver refuses a device → its cause."""
 

@@ -642,7 +642,9 @@ FAULTS: dict[str, list[Change]] = {
         grown(f"aer {FIRST} correctable TOTAL_ERR_COR"),
         stands("aer 0000:15:01.0 fatal TOTAL_ERR_FATAL", 2),
         kernel_says(f"nvidia {FIRST}: AER: can't recover (no error_detected callback)"),
-        kernel_says("pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"),
+        kernel_says(
+            "pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
+        ),
         kernel_says(*["pcieport 0000:00:03.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer"] * 3),
     ],
     "containers.toolkit": [

@@ -140,7 +140,8 @@ def test_jax_of_cuda_12_has_code_for_the_first_maxwell_since_its_builds_list_it(
 
 
 @pytest.mark.parametrize(
-    ("release", "needed"), [("0.4.34", {"9.0.0": True, "9.1.0": False}), ("0.6.1", {"9.5.1": True, "9.8.0": False})]
+    ("release", "needed"),
+    [("0.4.34", {"9.0.0": True, "9.1.0": False}), ("0.6.1", {"9.5.1": True, "9.8.0": False})],
 )
 def test_jax_with_the_hosts_libraries_asks_for_the_cudnn_of_its_release(
     release: str, needed: dict[str, bool]
@@ -149,7 +150,11 @@ def test_jax_with_the_hosts_libraries_asks_for_the_cudnn_of_its_release(
         cudnn: "framework-toolkit"
         in rules(
             answer(
-                A100, "ubuntu22.04", driver="570.133.20", cudnn=cudnn, framework=f"jax[cuda12-local]=={release}"
+                A100,
+                "ubuntu22.04",
+                driver="570.133.20",
+                cudnn=cudnn,
+                framework=f"jax[cuda12-local]=={release}",
             ).warnings
         )
         for cudnn in needed
