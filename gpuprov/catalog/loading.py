@@ -52,7 +52,7 @@ LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
         "pytorch_builds": (r.TorchBuilds, "version"),
         "wheel_floors": (r.WheelFloor, ""),
         "cpu_wheels": (r.CpuWheel, "framework"),
-        "jax_builds": (r.JaxBuild, "cuda"),
+        "jax_builds": (r.JaxBuild, "first"),
         "tensorflow_tested": (r.TensorflowTested, "version"),
         "tensorflow_wheels": (r.TensorflowWheel, "version"),
     },

@@ -96,6 +96,7 @@ _QUOTED = re.compile(r"(\bname=|the client ')(?!<).{1,15}")
 """Name of a program in a message of the driver, as in Xids and API mismatches; the kernel's names have at
 most 15 characters.
 """
+_INDENTED = re.compile(r"\ANVRM: {2,}")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
 _UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|n/?a|(.)\1*)\Z")
 """Texts of firmware whose maker has set no serial number."""
@@ -128,9 +129,11 @@ class Examination(Facts):
 
     @part
     def _of_devices(self) -> list[tuple[LogLine, str]]:
-        """Messages of drivers and about devices in the kernel log, with their text without program names."""
+        """Messages of drivers and about devices in the kernel log, with their text without program names, and
+        with one blank after the driver's name: some lines of its longer messages have two.
+        """
         devices = (line for line in self.kernel_log if OF_DEVICES.match(line.text))
-        return [(line, _QUOTED.sub(r"\1", line.text)) for line in devices]
+        return [(line, _INDENTED.sub("NVRM: ", _QUOTED.sub(r"\1", line.text))) for line in devices]
 
     def program_lines(self, *patterns: str) -> list[LogLine]:
         """Return lines of the kernel log that match one of the patterns, also messages about programs.

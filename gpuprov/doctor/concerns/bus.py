@@ -43,11 +43,13 @@ _WITHOUT_HANDLE = re.compile(
 )
 _ASLEEP = re.compile(
     r"(?:pci|nvidia) ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0): "
-    r"(?:Unable to|can't) change power state from D3cold to D0"
+    r"(?:(?:Unable to|can't) change power state from D3cold to D0"
+    r"|Refused to change power state, currently in D3)"
 )
+"""The kernel's message, and that of older kernels."""
 
 
-@rule("bus.lost", "D60", "D49", "X79", source="op-trouble bbswitch-226 drivers-common-12")
+@rule("bus.lost", "D60", "D49", "X79", source="op-trouble bbswitch-226 drivers-common-12 bumblebee-739")
 def lost(seen: Examination) -> Iterator[Fault]:
     """Report GPUs, NVSwitches and RDMA devices whose configuration space reads all ones: they no longer
     answer. Of the other GPUs report those that did not wake from D3cold and that nvidia-smi does not list,
@@ -78,7 +80,7 @@ def _asleep(seen: Examination) -> Iterator[Fault]:
     the log could not be read.
     """
     try:
-        lines = seen.log_lines(r"change power state from D3cold to D0")
+        lines = seen.log_lines(r"change power state from D3cold to D0|change power state, currently in D3")
     except Missing:
         return
     listed_by_smi = {gpu.pci_address for gpu in seen.smi.gpus}
@@ -87,7 +89,7 @@ def _asleep(seen: Examination) -> Iterator[Fault]:
         if gpu.address in last and gpu.address not in listed_by_smi and gpu.driver not in RESERVED:
             yield Fault(
                 "broken",
-                f"GPU {gpu.address} did not wake from D3cold: the bus does not reach it",
+                f"GPU {gpu.address} did not wake from D3: the bus does not reach it",
                 (last[gpu.address].quoted(180),),
                 "its slot or the firmware keeps the power off: power management of a laptop or of a virtual "
                 "machine's host",
@@ -145,7 +147,8 @@ def memory_window_log(seen: Examination) -> Iterator[Fault]:
     that nvidia-smi lacks.
     """
     lines = seen.log_lines(
-        r"\ANVRM: (?:This PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M)"
+        r"\ANVRM: (?:This PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M"
+        r"|This is a 64-bit BAR mapped above)"
     )
     refused = bool(lines)
     lines = lines or _without_space(seen)

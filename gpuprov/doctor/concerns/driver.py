@@ -140,7 +140,9 @@ def absent(seen: Examination) -> Iterator[Fault]:
         "driver.symbols",
         "driver.alias",
         "driver.unsupported",
+        "driver.init_failed",
         "bus.lost",
+        "bus.bar_log",
     ),
 )
 def not_loaded(seen: Examination) -> Iterator[Fault]:
@@ -164,10 +166,20 @@ def not_loaded(seen: Examination) -> Iterator[Fault]:
     )
 
 
+_REFUSED = {
+    r"\ANVRM: Can't find an IRQ": "the firmware or the hypervisor gives the GPU no interrupt",
+    r"\ANVRM: pci_enable_device failed": "the kernel cannot switch the device on: power, firmware or slot",
+    r"\ANVRM: request_mem_region failed": "another driver holds the GPU's registers",
+    r"\ANVRM: .*[Ff]ailed to copy vbios": "the driver does not get the GPU's VBIOS from the firmware, as in "
+    "laptops and virtual machines",
+}
+"""Pattern of a message by which the driver refuses a device → its cause."""
+
+
 @rule(
     "driver.init_failed",
     "D12",
-    source="open-789 open-326",
+    source="open-789 open-326 open-pci kata-1142",
     after=(
         "bus.lost",
         "driver.flavour",
@@ -185,7 +197,7 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
     """Report the log's messages that the driver could not initialise a GPU, unless nvidia-smi lists all
     GPUs.
     """
-    lines = seen.log_lines(r"RmInitAdapter failed|rm_init_adapter failed")
+    lines = seen.log_lines(r"RmInitAdapter failed|rm_init_adapter failed", *_REFUSED)
     answering = {gpu.pci_address for gpu in seen.smi.gpus}
     if not lines or (answering and answering >= {gpu.address for gpu in seen.pci_gpus}):
         return
@@ -193,7 +205,10 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
         "broken",
         "the driver could not start a GPU",
         tuple(line.quoted(180) for line in lines[-3:]),
-        "hardware, power, or a driver that does not fit this GPU",
+        next(
+            (cause for pattern, cause in _REFUSED.items() if seen.log_lines(pattern)),
+            "hardware, power, or a driver that does not fit this GPU",
+        ),
         (
             shell("sudo poweroff, wait a minute, start again"),
             shell("then another version of the driver: gpuprov resolve lists those of the branch"),

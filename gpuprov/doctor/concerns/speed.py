@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpuprov.doctor.examination import Examination, Port
@@ -323,9 +324,12 @@ def pcie_errors(seen: Examination) -> Iterator[Fault]:
             )
 
 
+_FATAL = re.compile(r"pcieport ([0-9a-f:.]{7,16}): .{0,40}severity=Uncorrected \(Fatal\)")
+
+
 def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
-    """Yield one fault for PCIe errors in the log: of a GPU that could not recover, else at least
-    `MANY_CORRECTED` corrected ones; none without the log.
+    """Yield one fault for PCIe errors in the log: of a GPU that could not recover, or fatal ones of a port
+    above a GPU, else at least `MANY_CORRECTED` corrected ones; none without the log.
     """
     if "kernel_log" in seen.missing:
         return
@@ -336,7 +340,9 @@ def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
         r"pcieport .*AER: device recovery failed",
     )
     corrected = seen.log_lines(r"pcieport .*PCIe Bus Error: severity=Correct")
-    if failed and any("nvidia " in line.text for line in failed):
+    above = {port.address for gpu in seen.pci_gpus for port in seen.pci_links.get(gpu.address, ())[1:]}
+    fatal = {found[1] for line in failed if (found := _FATAL.match(line.text))}
+    if fatal & above or any("nvidia " in line.text for line in failed):
         yield Fault(
             "degraded",
             "the PCIe link of a GPU failed, and the driver could not recover from it",

@@ -308,12 +308,17 @@ FAULTS: dict[str, list[Change]] = {
                 "pci 0000:00:07.0: Unable to change power state from D3cold to D0, device inaccessible"
             ),
         ),
+        all_of(
+            only_one_gpu,
+            kernel_says("nvidia 0000:00:07.0: Refused to change power state, currently in D3"),
+        ),
     ],
     "bus.bar": [lambda collected: collected["pci_links"][FIRST][0].update(unplaced=[1])],
     "bus.bar_log": [
         kernel_says(
             "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0"
         ),
+        kernel_says("NVRM: This is a 64-bit BAR mapped above 4GB by the system"),
         all_of(
             only_one_gpu,
             kernel_says("pci 0000:00:07.0: BAR 1: no space for [mem size 0x2000000000 64bit pref]"),
@@ -433,10 +438,15 @@ FAULTS: dict[str, list[Change]] = {
         )
     ],
     "driver.too_new": [
-        kernel_says("NVRM: The NVIDIA Tesla K80 GPU is supported through the NVIDIA 470.xx Legacy drivers.")
+        kernel_says("NVRM: The NVIDIA Tesla K80 GPU is supported through the NVIDIA 470.xx Legacy drivers."),
+        kernel_says("NVRM:  supported through the NVIDIA 340.xx Legacy drivers. Please"),
     ],
     "driver.init_failed": [
-        all_of(only_one_gpu, kernel_says("NVRM: GPU 0000:00:07.0: RmInitAdapter failed! (0x62:0x40:2477)"))
+        all_of(only_one_gpu, kernel_says("NVRM: GPU 0000:00:07.0: RmInitAdapter failed! (0x62:0x40:2477)")),
+        all_of(only_one_gpu, kernel_says("NVRM: GPU 0000:00:07.0: Failed to copy vbios to system memory.")),
+        all_of(only_one_gpu, kernel_says("NVRM: Can't find an IRQ for your NVIDIA card!")),
+        all_of(only_one_gpu, kernel_says("NVRM: pci_enable_device failed, aborting")),
+        all_of(only_one_gpu, kernel_says("NVRM: request_mem_region failed for 16M @ 0xf6000000. This can")),
     ],
     "driver.crashed": [kernel_says(*CRASH)],
     "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
@@ -632,6 +642,9 @@ FAULTS: dict[str, list[Change]] = {
         grown(f"aer {FIRST} correctable TOTAL_ERR_COR"),
         stands("aer 0000:15:01.0 fatal TOTAL_ERR_FATAL", 2),
         kernel_says(f"nvidia {FIRST}: AER: can't recover (no error_detected callback)"),
+        kernel_says(
+            "pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
+        ),
         kernel_says(*["pcieport 0000:00:03.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer"] * 3),
     ],
     "containers.toolkit": [

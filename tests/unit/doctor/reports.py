@@ -35,6 +35,7 @@ LOOKED_AT, CASES = "looked-at.json", "cases"
 SETS = (
     *(LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", "recent.json"),
     "unread.json",
+    "unseen.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""

@@ -236,7 +236,7 @@ def compat_package(case: Case, draft: Draft) -> Findings:
     elif rules.former_compat_base(case.catalog, draft.driver, draft.compat):
         yield _ended(case, draft, draft.compat)
     elif branch not in row.base_branches and branch in case.catalog.branches:
-        bases = ", ".join(map(str, row.base_branches))
+        bases = ", ".join(map(str, row.base_branches)) or "of which none is left"
         yield violation(
             case, "forward-compat-branch", f"{name} goes on branches {bases}, not on {branch}", _COMPAT
         )

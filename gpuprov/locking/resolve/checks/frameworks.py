@@ -28,6 +28,7 @@ def framework(case: Case, draft: Draft) -> Findings:
         builds = ", ".join(f"+cu{str(cuda).replace('.', '')}" for cuda in wanted.builds)
         yield violation(case, "framework-build", f"{wanted} was not published: there are {builds}", *source)
         return
+    yield from _floor(case, wanted)
     if wanted.cuda is None:
         if wanted.known and wanted.build != "cpu":
             yield warning(case, "framework-known", f"which CUDA {wanted} brings was not read", *source)
@@ -41,7 +42,6 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     """
     cuda = wanted.cuda
     assert cuda is not None  # noqa: S101
-    yield from _floor(case, wanted)
     what = f"{wanted} brings CUDA {cuda}, which"
     for gpu in case.gpus:
         if wanted.name == "jax" and (gpu.last_cuda is None or cuda.minor <= gpu.last_cuda):
@@ -72,12 +72,15 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
 
 
 def _floor(case: Case, wanted: frameworks.Framework) -> Findings:
-    """Yield the violation for each GPU that is below the code in a framework's wheel."""
-    floor = frameworks.wheel_floor(case.catalog, wanted)
+    """Yield the violation for each GPU that is below the code in a framework's wheel, also of a release whose
+    CUDA is unknown.
+    """
+    floor = None if wanted.build == "cpu" else frameworks.wheel_floor(case.catalog, wanted)
+    of_cuda = f" for CUDA {wanted.cuda}" if wanted.cuda else ""
     for gpu in case.gpus:
         if floor and gpu.compute_capability < floor.min_compute_capability:
             text = (
-                f"wheels of {wanted} for CUDA {wanted.cuda} have code from compute capability "
+                f"wheels of {wanted}{of_cuda} have code from compute capability "
                 f"{floor.min_compute_capability} on, {gpu.id} has {gpu.compute_capability}"
             )
             yield violation(case, "framework-gpu", text, *floor.source)

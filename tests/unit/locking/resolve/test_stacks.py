@@ -8,7 +8,8 @@ warned of by their cause at first. Of `further.json`, read after the rules of co
 judged then, it was 14 of 36, with 84 of 87 shipped stacks accepted; six are still `missed`. Of `pairs.json`,
 read after the limits of two parts and spread over all pairs, it was 33 of 40, with 59 of 59 shipped stacks.
 Of `fresh.json` it was 29 of 41, with 140 of 151 shipped stacks: eleven of Amazon Linux 2 are `missed`.
-Of `unread.json` it was 20 of 26, with 63 of 68 shipped stacks; its `about` says what the others were.
+Of `unread.json` it was 20 of 26, with 63 of 68 shipped stacks, of `unseen.json` 19 of 25, with 84 of 85; the
+`about` of each says what the others were.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Answer
 from tests import RECORDED
 from tests.unit.locking.resolve.requests import A100, answer, rules
@@ -33,7 +35,8 @@ WHEELS = json.loads((RECORDED / "stacks" / "wheels.json").read_text(encoding="ut
 PAIRS = json.loads((RECORDED / "stacks" / "pairs.json").read_text(encoding="utf-8"))
 FRESH = json.loads((RECORDED / "stacks" / "fresh.json").read_text(encoding="utf-8"))
 UNREAD = json.loads((RECORDED / "stacks" / "unread.json").read_text(encoding="utf-8"))
-TABLES = (TABLE, HELD_OUT, LATER, LATEST, NEWEST, FURTHER, WHEELS, PAIRS, FRESH, UNREAD)
+UNSEEN = json.loads((RECORDED / "stacks" / "unseen.json").read_text(encoding="utf-8"))
+TABLES = (TABLE, HELD_OUT, LATER, LATEST, NEWEST, FURTHER, WHEELS, PAIRS, FRESH, UNREAD, UNSEEN)
 MACHINES: dict[str, str] = {name: gpus for table in TABLES for name, gpus in table["machines"].items()}
 REQUIRED = 0.99
 """Share of the shipped stacks that must be accepted, each toolkit of an image counted."""
@@ -71,8 +74,9 @@ def _name(row: dict[str, Any]) -> str:
             (FRESH, 140),
         ),
         (UNREAD, 65),
+        (UNSEEN, 85),
     ],
-    ids=["first", "held-out", "later", "further", "wheels", "pairs", "fresh", "unread"],
+    ids=["first", "held-out", "later", "further", "wheels", "pairs", "fresh", "unread", "unseen"],
 )
 def test_shipped_stacks_are_accepted_with_every_toolkit(table: dict[str, Any], least: int) -> None:
     stacks = [stack for row in table["shipped"] for stack in _stacks(row)]
@@ -135,6 +139,50 @@ def test_jax_of_cuda_12_has_code_for_the_first_maxwell_since_its_builds_list_it(
     assert "framework-gpu" not in rules(newer.violations)
 
 
+@pytest.mark.parametrize(
+    ("release", "needed"),
+    [("0.4.34", {"9.0.0": True, "9.1.0": False}), ("0.6.1", {"9.5.1": True, "9.8.0": False})],
+)
+def test_jax_with_the_hosts_libraries_asks_for_the_cudnn_of_its_release(
+    release: str, needed: dict[str, bool]
+) -> None:
+    warned = {
+        cudnn: "framework-toolkit"
+        in rules(
+            answer(
+                A100,
+                "ubuntu22.04",
+                driver="570.133.20",
+                cudnn=cudnn,
+                framework=f"jax[cuda12-local]=={release}",
+            ).warnings
+        )
+        for cudnn in needed
+    }
+    assert warned == needed
+
+
+def test_the_first_wheels_of_torch_have_no_code_for_fermi_whatever_cuda_they_bring() -> None:
+    found, cpu, kepler = (
+        answer(gpu, "ubuntu18.04", driver="390.157", framework=f"torch=={release}")
+        for gpu, release in (("Tesla M2090", "0.3.1"), ("Tesla M2090", "0.3.1+cpu"), ("Tesla K40m", "1.2"))
+    )
+    assert "framework-gpu" in rules(found.violations)
+    assert not {"framework-gpu"} & (rules(cpu.violations) | rules(kepler.violations))
+
+
+def test_a_compat_package_goes_on_each_branch_that_the_containers_notes_name() -> None:
+    stated = answer("8x H100 SXM5 80GB", "ubuntu20.04", driver="525.105.17", cuda="12.1.0", compat="12.1")
+    assert rules(stated.violations) == set()
+    assert "forward-compat-ended" in rules(stated.warnings)
+    [other] = [
+        each
+        for each in answer(A100, "ubuntu20.04", driver="460.91.03", cuda="12.1.0", compat="12.1").violations
+        if each.rule == "forward-compat-branch"
+    ]
+    assert "branches of which none is left, not on 460" in other.text
+
+
 def test_wheels_of_torch_2_6_need_a_newer_glibc_with_cuda_12_6_alone() -> None:
     warned = {
         build: "framework-glibc"
@@ -160,6 +208,13 @@ def test_stacks_within_limits_are_warned_of_by_name(row: dict[str, Any]) -> None
         found = _answer(*stack)
         assert found.verdict == "warn", (stack, found.violations)
         assert row["rule"] in rules(found.warnings), (stack, found.warnings)
+
+
+@pytest.mark.parametrize("row", UNSEEN["without_driver"], ids=_name)
+def test_gpus_without_a_driver_in_any_repository_are_refused_when_they_are_read(row: dict[str, Any]) -> None:
+    for stack in _stacks(row):
+        with pytest.raises(InvalidInput, match=row["rule"]):
+            _answer(*stack)
 
 
 @pytest.mark.parametrize("row", ROWS["refused"], ids=_name)
