@@ -94,7 +94,7 @@ def test_a_file_of_the_administrator_keeps_its_owner_and_mode(
     kept = {**unit, "keep_mode": True, "backup": True}
     assert play(files=[kept])["written"] == [unit["path"]]
     assert mode(unit["path"]) == 0o644  # a new one
-    os.chmod(unit["path"], 0o600)
+    Path(unit["path"]).chmod(0o600)
     monkeypatch.setattr(gpuprov_files, "OWNER", (12345, 12345))
     assert play(files=[kept])["changed"] is False
     done = play(files=[{**kept, "content": "[Service]\n"}])
