@@ -43,6 +43,11 @@ from gpuprov.ssh.dispatch import Dispatch
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")
 """Debian's policy script, which invoke-rc.d(8) runs before it starts a service, also in an unbooted tree."""
+POLICY = """\
+#!/bin/sh
+# Written by gpuprov apply --image, which removes it at its end: no service is started meanwhile.
+exit 101
+"""
 WANTED = Path(f"/etc/systemd/system/multi-user.target.wants/{UNIT}")
 ENDED = Path("/var/lib/gpuprov/first-boot")
 ROOT = 0
@@ -196,14 +201,19 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the start of services in the block: systemctl only enables units, and packages start none (an
-    existing `NO_STARTS` stays as it is); OSError if the files for that cannot be written.
+    """Prevent the start of services in the block: systemctl only enables units, and packages start none.
+
+    An existing `NO_STARTS` stays as it is, unless a killed run left it: machines made from the image would
+    never start a service with a package.
+
+    Raises:
+        OSError: the file cannot be read or written.
     """
     before = os.environ.get("SYSTEMD_OFFLINE")
     os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md
-    ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()
+    ours = NO_STARTS.parent.is_dir() and (not os.path.lexists(NO_STARTS) or _is_left_over(NO_STARTS))
     if ours:
-        replace_file(NO_STARTS, "#!/bin/sh\nexit 101\n", 0o755)
+        replace_file(NO_STARTS, POLICY, 0o755)
     try:
         yield
     finally:
@@ -211,6 +221,11 @@ def offline() -> Iterator[None]:
             NO_STARTS.unlink(missing_ok=True)
         if before is None:
             del os.environ["SYSTEMD_OFFLINE"]
+
+
+def _is_left_over(policy: Path) -> bool:
+    """Return whether a killed run wrote this policy: a file, no link, with exactly its text."""
+    return policy.is_file() and not policy.is_symlink() and policy.read_bytes() == POLICY.encode()
 
 
 def _look(run: RunContext) -> NodeDrift:

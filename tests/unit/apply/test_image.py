@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +86,41 @@ def test_nothing_is_started_meanwhile_and_nothing_is_left_of_that(
     monkeypatch.delenv("SYSTEMD_OFFLINE", raising=False)
     with offline():
         assert os.environ["SYSTEMD_OFFLINE"] == "1"
-        assert (tree / "sbin/policy-rc.d").read_text() == "#!/bin/sh\nexit 101\n"
+        assert subprocess.run([tree / "sbin/policy-rc.d"], check=False).returncode == 101
         assert os.access(tree / "sbin/policy-rc.d", os.X_OK)
     assert "SYSTEMD_OFFLINE" not in os.environ
     assert not (tree / "sbin/policy-rc.d").exists()
 
 
-def test_a_builders_own_policy_stays(tree: Path) -> None:
-    """Check that a policy-rc.d that was in the tree before is restored."""
-    (tree / "sbin/policy-rc.d").write_text("the builder's\n")
+@pytest.mark.parametrize("text", ["the builder's\n", "#!/bin/sh\nexit 101\n", f"{module.POLICY}# kept\n"])
+def test_a_builders_own_policy_stays(tree: Path, text: str) -> None:
+    """Check that a policy-rc.d that was in the tree before stays; containers often have the second one."""
+    (tree / "sbin/policy-rc.d").write_text(text)
     with offline():
         pass
-    assert (tree / "sbin/policy-rc.d").read_text() == "the builder's\n"
+    assert (tree / "sbin/policy-rc.d").read_text() == text
+
+
+@pytest.mark.parametrize("target", ["missing", "text"])
+def test_a_builders_link_in_the_place_of_the_policy_stays(tree: Path, target: str) -> None:
+    (tree / "text").write_text(module.POLICY)
+    (tree / "sbin/policy-rc.d").symlink_to(tree / target)
+    with offline():
+        pass
+    assert (tree / "sbin/policy-rc.d").is_symlink()
+    assert (tree / "text").read_text() == module.POLICY
+
+
+def test_the_policy_of_a_killed_run_goes_with_the_next_one(tree: Path) -> None:
+    context = offline()
+    context.__enter__()  # and it is killed
+    left = (tree / "sbin/policy-rc.d").read_text()
+    (tree / "sbin/policy-rc.d").unlink()
+    context.__exit__(None, None, None)
+    (tree / "sbin/policy-rc.d").write_text(left)
+    with offline():
+        assert (tree / "sbin/policy-rc.d").exists()
+    assert not (tree / "sbin/policy-rc.d").exists()
 
 
 @pytest.fixture
