@@ -145,7 +145,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_program_that_others_can_replace_is_run_as_root_on_no_machine(
     installed: Path, place: str, mode: int
 ) -> None:
-    """The first-boot unit runs the program that made the image, as root, at every boot until it is done."""
+    """Refuse it: the first-boot unit runs the program that made the image, as root, at every boot."""
     program = installed / "opt/bin/gpuprov"
     module.refuse_program_of_others([program])
     (installed / place).chmod(mode)

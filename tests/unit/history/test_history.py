@@ -186,7 +186,7 @@ def test_a_node_does_not_choose_the_size_of_the_history(path: Path) -> None:
 
 @pytest.mark.parametrize("long", ["x" * 16_385, 'a"' * 20_000, ["y"] * 9_000, {"k": "\n" * 20_000}])
 def test_a_long_value_is_new_once(path: Path, long: Any) -> None:
-    """A run is compared with one of the history, which has only the beginning of such a value."""
+    """Compare a run with one of the history, which has only the beginning of such a value."""
     now = [node("gpu1", differs("a", "a", long))]
     with History(path) as history:
         history.record(run(*now))

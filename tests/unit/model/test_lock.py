@@ -98,7 +98,7 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
     "peer", ["10.0.0.1\n10.9.9.9", "-oProxyCommand=x", "a b", "me@gpu2", "gpu2:22", "[::1]", ""]
 )
 def test_a_lock_has_no_peer_that_is_not_an_address(tmp_path: Path, peer: str) -> None:
-    """A line for each is written into the configuration of IMEX."""
+    """Refuse it: each becomes a line of the configuration of IMEX."""
     document = yaml.safe_load(RECORDED_LOCK.read_text())
     [group] = document["groups"].values()
     path = tmp_path / "fleet.lock.yml"

@@ -126,7 +126,7 @@ def test_what_must_not_be_logged_is_not(callback: Any, events: Any) -> None:
     ],
 )
 def test_a_difference_has_no_secret_of_a_file(callback: Any, events: Any, line: str, shown: str) -> None:
-    """The lines next to a change are shown, too, and a file can have an administrator's proxy."""
+    """Hide secrets also in the lines next to a change, which can have an administrator's proxy."""
     diff = {"before": f"{line}\na\n", "after": f"{line}\nb\n"}
     callback.v2_runner_on_ok(result({"changed": True, "diff": diff, "dest": "/etc/docker/daemon.json"}))
     assert f" {shown}\n" in events()[0]["diff"]

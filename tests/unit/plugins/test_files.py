@@ -90,7 +90,7 @@ def test_only_the_mode_may_be_wrong(play: Play, unit: dict[str, str]) -> None:
 def test_a_file_of_the_administrator_keeps_its_owner_and_mode(
     play: Play, unit: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon.json can have the password of a proxy, and only its owner may read it."""
+    """Keep them: a daemon.json can have the password of a proxy."""
     kept = {**unit, "keep_mode": True, "backup": True}
     assert play(files=[kept])["written"] == [unit["path"]]
     assert mode(unit["path"]) == 0o644  # a new one

@@ -1,4 +1,4 @@
-"""The part of the connection plugin gpuprov_ssh that stands in for a method of Ansible."""
+"""The function of the connection plugin gpuprov_ssh that replaces a method of Ansible."""
 
 from __future__ import annotations
 

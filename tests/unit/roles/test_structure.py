@@ -144,7 +144,7 @@ EDITORS = ("ansible.builtin.lineinfile", "ansible.builtin.blockinfile", "ansible
 
 
 def test_files_of_others_keep_their_owner_and_mode() -> None:
-    """The administrator may have made one readable by root only, as it has the password of a proxy."""
+    """Keep them: the administrator may have made one readable by root only, for the password of a proxy."""
     checked = 0
     for name, task in TASKS:
         for file in task.get("gpuprov.gpuprov.gpuprov_files", {}).get("files", ()):
