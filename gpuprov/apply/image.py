@@ -6,13 +6,16 @@ The rest is applied at the first boot of each machine made from the image, by th
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gpuprov
+from gpuprov.apply.afterboot import CLEARED
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.kernel_modules.archive_file import image_store
 from gpuprov.apply.kernel_modules.once import Once
@@ -20,7 +23,7 @@ from gpuprov.apply.plan import NodePlan, plan_node
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
-from gpuprov.errors import InvalidInput, NodeFailed
+from gpuprov.errors import InvalidInput, NodeFailed, Refused
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.firstboot.files import (
     NODE,
@@ -40,8 +43,15 @@ from gpuprov.ssh.dispatch import Dispatch
 MODULES = Path("/lib/modules")
 NO_STARTS = Path("/usr/sbin/policy-rc.d")
 """Debian's policy script, which invoke-rc.d(8) runs before it starts a service, also in an unbooted tree."""
+POLICY = """\
+#!/bin/sh
+# Written by gpuprov apply --image, which removes it at its end: no service is started meanwhile.
+exit 101
+"""
 WANTED = Path(f"/etc/systemd/system/multi-user.target.wants/{UNIT}")
 ENDED = Path("/var/lib/gpuprov/first-boot")
+ROOT = 0
+"""The user as whom the first-boot unit runs the program that made the image."""
 UNBOOTED = {"preflight_booted": False, "system_tuning_booted": False, "containerd_booted": False}
 
 
@@ -94,11 +104,13 @@ def make_image(run: RunContext) -> Image:
 
     Raises:
         InvalidInput: the user is not root.
+        Refused: as `refuse_program_of_others`.
         NodeFailed: the tree cannot be surveyed.
         GpuprovError: Ansible itself could not run.
     """
     if os.geteuid() != 0:
         raise InvalidInput("gpuprov apply --image needs root", do="run it with sudo")
+    refuse_program_of_others([program(), Path(sys.executable).resolve(), Path(gpuprov.__file__)])
     [group] = run.lock.groups.values()
     image = Image(roles=postponed_roles(group))
     plan = _plan(image, _look(run))
@@ -114,6 +126,44 @@ def make_image(run: RunContext) -> Image:
         for each in _unmended(group, _look(run)):
             image.outcome.fail(NODE, "Look again", f"{each.check} is still {each.actual}")
     return image
+
+
+def program() -> Path:
+    """Return the path of gpuprov, which every machine of the image runs as root at its first boot."""
+    return Path(sys.executable).with_name("gpuprov").absolute()
+
+
+def refuse_program_of_others(places: Iterable[Path]) -> None:
+    """Refuse files of a program that root is to run on every machine of the image, if another user can
+    replace them, or a boot may delete them, after which another user can create them.
+
+    Raises:
+        Refused: a file or a folder above it belongs to another user or can be written by others, or it is in
+            a folder of `CLEARED`.
+    """
+    for place in places:
+        if any(place.is_relative_to(each) for each in CLEARED):
+            seen = "a boot may delete it"
+        elif theirs := next((each for each in (place, *place.parents) if _is_of_others(each)), None):
+            seen = f"other users can replace it, by {theirs}"
+        else:
+            continue
+        raise Refused(
+            f"{place} is run as root on every machine of this image, and {seen}",
+            expected="folders that only root can write",
+            do="install gpuprov below /opt, as root, and make the image with it",
+        )
+
+
+def _is_of_others(path: Path) -> bool:
+    """Return whether a user other than root can write a file or folder; False if it does not exist."""
+    try:
+        about = path.stat()
+    except FileNotFoundError:
+        return False
+    by_all = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
+    by_group = about.st_mode & stat.S_IWGRP and about.st_gid != ROOT
+    return about.st_uid != ROOT or bool(by_all or by_group)
 
 
 def _once(run: RunContext, group: LockedGroup, variables: dict[str, Any]) -> Once:
@@ -138,8 +188,7 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
     Raises:
         OSError: a file cannot be written.
     """
-    program = str(Path(sys.executable).with_name("gpuprov"))
-    for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=program))):
+    for file in first_boot_files(own_lock(lock, group), Wishes(Installation(program=str(program())))):
         path = Path(file.path)
         make_folders(path.parent, 0o755)
         replace_file(path, file.text, file.mode)
@@ -152,14 +201,19 @@ def leave_for_first_boot(lock: Lock, group: str) -> None:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent the start of services in the block: systemctl only enables units, and packages start none (an
-    existing `NO_STARTS` stays as it is); OSError if the files for that cannot be written.
+    """Prevent the start of services in the block: systemctl only enables units, and packages start none.
+
+    An existing `NO_STARTS` stays as it is, unless a killed run left it: machines made from the image would
+    never start a service with a package.
+
+    Raises:
+        OSError: the file cannot be read or written.
     """
     before = os.environ.get("SYSTEMD_OFFLINE")
     os.environ["SYSTEMD_OFFLINE"] = "1"  # see systemd's docs/ENVIRONMENT.md
-    ours = NO_STARTS.parent.is_dir() and not NO_STARTS.exists()
+    ours = NO_STARTS.parent.is_dir() and (not os.path.lexists(NO_STARTS) or _is_left_over(NO_STARTS))
     if ours:
-        replace_file(NO_STARTS, "#!/bin/sh\nexit 101\n", 0o755)
+        replace_file(NO_STARTS, POLICY, 0o755)
     try:
         yield
     finally:
@@ -167,6 +221,11 @@ def offline() -> Iterator[None]:
             NO_STARTS.unlink(missing_ok=True)
         if before is None:
             del os.environ["SYSTEMD_OFFLINE"]
+
+
+def _is_left_over(policy: Path) -> bool:
+    """Return whether a killed run wrote this policy: a file, no link, with exactly its text."""
+    return policy.is_file() and not policy.is_symlink() and policy.read_bytes() == POLICY.encode()
 
 
 def _look(run: RunContext) -> NodeDrift:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpuprov.drift.judge import Difference, NodeDrift
+
+LONGEST = 1 << 14
+"""Maximum number of characters of a node's value or reason: each run is kept, and nodes choose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +70,22 @@ def _beyond(node: NodeDrift | None, other: NodeDrift | None) -> tuple[Difference
     return tuple(each for each in node.drift if _key(each) not in known) if node else ()
 
 
+def kept_value(value: Any) -> Any:
+    """Return a node's value as the history keeps it: for more than `LONGEST` characters the beginning of its
+    text or JSON, and their number. A kept value is returned unchanged.
+    """
+    written = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if len(written) <= LONGEST:
+        return value
+    size = f"… ({len(written)} characters)"
+    return written[: LONGEST - len(size)] + size
+
+
 def _key(each: Difference) -> str:
-    """Return a text that is equal for equal differences: check, expected and actual value."""
-    return json.dumps([each.check, each.expected, each.actual], sort_keys=True)
+    """Return a text that is equal for equal differences: check, expected value, and the actual one as it is
+    kept, as one of the runs may be from the history.
+    """
+    return json.dumps([each.check, each.expected, kept_value(each.actual)], sort_keys=True)
 
 
 def _status(node: NodeDrift | None) -> str | None:

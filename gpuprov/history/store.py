@@ -16,6 +16,7 @@ from gpuprov.drift.security import SecurityNote
 from gpuprov.errors import InvalidInput
 from gpuprov.files.runs import state_dir
 from gpuprov.files.writing import make_folders
+from gpuprov.history.changes import LONGEST, kept_value
 from gpuprov.history.ledger import Event
 from gpuprov.history.record import Group, Run
 from gpuprov.untrusted.parsing import without_surrogates
@@ -43,8 +44,6 @@ CREATE INDEX IF NOT EXISTS events_by_machine ON events (machine, number);
 """Statements that create the tables, with `;` between them; lists and mappings are stored as JSON."""
 LOOKS = ("status", "doctor")
 """Verbs whose runs only show nodes: of each node the newest result is kept, and lists leave them out."""
-LONGEST = 1 << 14
-"""Maximum number of characters of a node's value or reason: each run is kept, and nodes choose them."""
 LATEST = "latest"
 """Name of the last recorded run, for `History.run`."""
 
@@ -381,14 +380,12 @@ def keep(run: Run, narrate: Callable[[str], None]) -> None:
 def _written(node: NodeDrift) -> str:
     """Return a node's differences as JSON: a list of values for each, in the order of the fields.
 
-    An actual value of more than `LONGEST` characters is replaced by the beginning of its JSON. Places that
-    set one are left out if they have more.
+    Actual values are shortened by `kept_value`. Places that set one are left out if they have more than
+    `LONGEST` characters.
     """
     rows = []
     for each in node.drift:
-        actual = json.dumps(each.actual)
-        long = len(actual) > LONGEST
-        kept = replace(each, actual=f"{actual[:LONGEST]}… ({len(actual)} characters)") if long else each
+        kept = replace(each, actual=kept_value(each.actual))
         kept = kept if len(json.dumps(kept.by)) <= LONGEST else replace(kept, by=())
         rows.append([getattr(kept, name) for name in Difference.__slots__])
     return json.dumps(rows)

@@ -130,6 +130,17 @@ def parse_destination(text: str) -> Destination:
     return Destination(name or None, host, int(port) if port else None)
 
 
+def host_address(text: str) -> str:
+    """Return a name or address of a host unchanged; raise ValueError for others, and with a user or port."""
+    if parse_destination(text) != Destination(None, text, None):
+        raise ValueError(f"a name or an address of a host without user, port and brackets, not {text!r}")
+    return text
+
+
+HostAddress = Annotated[str, AfterValidator(host_address)]
+"""Name or address by which other hosts reach a host."""
+
+
 def _is_ipv6(text: str) -> bool:
     """Return whether a text is an IPv6 address without a zone."""
     try:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator
 
 from gpuprov.model.components import COMPONENT
-from gpuprov.model.connection import LOCAL, Connection, HostName, lay_over
+from gpuprov.model.connection import LOCAL, Connection, HostAddress, HostName, lay_over
 from gpuprov.model.documents import (
     HOW_TO_BEGIN,
     Places,
@@ -251,7 +251,7 @@ class LockedGroup(Strict):
     repositories: dict[str, Repository]
     components: Components
     settings: dict[str, Setting]
-    peers: list[str] | None = None
+    peers: list[HostAddress] | None = None
 
     @field_validator("settings")
     @classmethod

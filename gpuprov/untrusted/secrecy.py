@@ -5,9 +5,10 @@ import re
 from gpuprov.untrusted.urls import HIDDEN, public_urls
 
 _WORDS = (
-    r"pass(?:w(?:or)?d|phrase|code)?s?|pwd|pw|secrets?|tokens?|api[_.-]?keys?|credentials?|creds|auth"
-    r"|authorization|bearer|basic|cookies?|session(?:[_.-]?(?:id|key))?|jwt|otp|csrf|xsrf"
-    r"|(?:access|account|private|shared|signing|encryption|license|master|service|webhook|ssh|storage)[_.-]?keys?"
+    r"pass(?:w(?:or)?d|wort|phrase|code|key)?s?|pwd|pw|secrets?|tokens?|api[_.-]?keys?|credentials?|creds|auth"
+    r"|authorization|bearer|basic|cookies?|(?:php)?sess(?:ion)?(?:[_.-]?(?:id|key))?|sid|jwt|otp|csrf|xsrf"
+    r"|(?:access|account|private|priv|shared|signing|encryption|license|master|service|webhook|ssh|storage|luks|auth"
+    r"|functions|subscription)[_.-]?keys?"
     r"|key[_.-]?data|sig|signature|dsn|connection[_.-]?string|sas|psk|community"
 )
 # The part of a name after a word, as in `token.of.the.mirror`, is bounded, so that the time of a search in
@@ -16,6 +17,7 @@ _WORDS = (
 _NAME = (
     r"(?<![A-Za-z0-9])(?:" + _WORDS + r")(?:[_.-][A-Za-z0-9_.-]{0,200}+)?+(?![A-Za-z0-9])"
     r"|(?<![A-Za-z0-9_])[A-Za-z0-9_]*(?:password|passwd|passphrase|secret|token|apikey|accesskey|privatekey"
+    r"|sharedkey|[a-z]pwd|community|(?:admin|bind|db|my|proxy|root|smtp|sql|ssh|user)pw|(?:db|proxy|smtp|sql|ssh)pass"
     r"|(?-i:[a-z0-9](?:Pwd|Pass|Key|Auth)|[A-Z0-9](?:PWD|PASS)))[A-Za-z0-9_]{0,200}+"
 )
 _LATER = r"(?![\"'\\\s]*\(hidden\))"
@@ -30,12 +32,24 @@ _RULES = (
         r"\g<1>\g<2>" + HIDDEN + r"\g<2>",
     ),
     (re.compile(r"(<[^<>]*+>)([^<]+)"), lambda found: _element(found)),
-    # A value without quotes ends with its line: a password may contain blanks, commas and semicolons.
+    # A value without quotes ends with its line: a password may contain blanks, commas and semicolons. A
+    # backslash continues a line, and `%3D` is `=` in a URL.
     (
-        re.compile(r"((?:" + _NAME + r")\\*[\"']?(?:\s*[:=]>?\s*+|[ \t]++))" + _LATER + r"[^\n<]+", re.I),
+        re.compile(
+            r"((?:"
+            + _NAME
+            + r")\\*[\"']?(?:\s*(?:[:=]|%3[AD])>?\s*+|[ \t]++))"
+            + _LATER
+            + r"(?:\\\n|[^\n<])+",
+            re.I,
+        ),
         r"\g<1>" + HIDDEN,
     ),
-    (re.compile(r"((?:^|\s)(?:-u|--user|-p|-P)[ =]?)" + _LATER + r"\S*[^\s0-9]\S*", re.M), r"\g<1>" + HIDDEN),
+    (
+        re.compile(r"((?:^|\s)(?:-u|--user|--proxy-user|-p|-P)[ =]?)" + _LATER + r"\S*[^\s0-9]\S*", re.M),
+        r"\g<1>" + HIDDEN,
+    ),
+    (re.compile(r"((?:^|\s)-U[ =]?)" + _LATER + r"[^\s:]*+:\S+", re.M), r"\g<1>" + HIDDEN),
     (re.compile(r"(?<![^\s\"'/@:])[^\s\"'/@:]++:[^\s@]{1,200}+@(?=[A-Za-z0-9\[])"), HIDDEN + "@"),
     (
         re.compile(
@@ -72,10 +86,10 @@ def public(text: str) -> str:
 
     Replaced are: secrets of URLs (`public_urls`); PEM blocks; values after names such as `password`,
     `api_key` or `token` with `:`, `=` or a blank, unquoted ones up to the end of the line; texts of XML
-    elements whose tag has such a word; arguments of `-u`, `-p`, `-P` and `--user` that are not numbers;
-    `USER:PASSWORD` before `@`; tokens with a known beginning, such as `ghp_` or `hf_`, JSON Web Tokens and
-    password hashes; and runs of 28 or more characters with upper case, lower case and digits. Harmless text
-    can be hidden, too.
+    elements whose tag has such a word; arguments of `-u`, `-p`, `-P`, `--user` and `--proxy-user` that are
+    not numbers, and `USER:PASSWORD` after `-U`; `USER:PASSWORD` before `@`; tokens with a known beginning,
+    such as `ghp_` or `hf_`, JSON Web Tokens and password hashes; and runs of 28 or more characters with upper
+    case, lower case and digits. Harmless text can be hidden, too.
     """
     text = public_urls(text)
     for pattern, instead in _RULES:

@@ -17,7 +17,7 @@ from gpuprov.drift.probe_request import drift_parameters
 from gpuprov.drift.survey import LIMITS
 from gpuprov.drift.text import difference
 from gpuprov.errors import GpuprovError
-from gpuprov.finding import Finding, limited, shortened, worst_level
+from gpuprov.finding import Finding, limited, worst_level
 from gpuprov.model.lock import LockedGroup
 from gpuprov.model.nodeset import fold
 from gpuprov.model.secure_boot import LockedSecureBoot
@@ -130,10 +130,10 @@ def judge_node(
 ) -> NodeGate:
     """Return the gate's result for one node from its answer; an error is a bad finding."""
     if not isinstance(answer, Facts):
-        return NodeGate(name, (Finding("bad", "reach", shortened(str(answer))),), {})
+        return NodeGate(name, tuple(limited([Finding("bad", "reach", str(answer))])), {})
     judged = contained(name, lambda: _judge_facts(context, name, answer, accepted))
     if isinstance(judged, GpuprovError):
-        return NodeGate(name, (Finding("bad", "facts", shortened(str(judged))),), {})
+        return NodeGate(name, tuple(limited([Finding("bad", "facts", str(judged))])), {})
     return judged
 
 

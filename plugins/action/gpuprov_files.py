@@ -24,6 +24,7 @@ ARGUMENTS = {
             "path": {"type": "str", "required": True},
             "content": {"type": "str", "required": True},
             "mode": {"type": "str", "default": "0644"},
+            "keep_mode": {"type": "bool", "default": False},
             "backup": {"type": "bool", "default": False},
             "validate": {"type": "str"},
             "wanted": {"type": "bool", "default": True},

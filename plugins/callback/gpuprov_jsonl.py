@@ -35,6 +35,7 @@ options:
 
 import difflib
 import json
+import re
 import time
 from typing import Any, TextIO
 
@@ -47,6 +48,13 @@ LONGEST = 1 << 18
 """Maximum length of a message and of a diff in characters."""
 COMPARED_LINES = 4000
 """Maximum number of lines of both sides of a diff: its time grows with their product, and all nodes wait."""
+WORD = re.compile(r"[^\s\"'<>]+")
+SECRET = re.compile(
+    r"((?:pass(?:word|wd|phrase)?|pwd|secret|token|api[_-]?key|private[_-]?key|credential|(?<![a-z])auth)s?"
+    r"[\"']?\s*[:=]\s*[\"']?)[^\s\"',][^\"'\n,]*",
+    re.IGNORECASE,
+)
+"""A name for a secret, which stays in a diff, and its value."""
 EMPTY_WORDS = "non-zero return code"
 """Ansible's message for a failed program; the last line of the program's output is more specific."""
 
@@ -146,8 +154,8 @@ class CallbackModule(CallbackBase):
         if not (task.no_log or data.get("_ansible_no_log")):
             # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
             event["msg"] = _message(data, failed=status in ("failed", "rescued"))[:LONGEST]
-            if difference := _difference(data)[:LONGEST]:
-                event["diff"] = difference
+            if difference := _difference(data)[: 2 * LONGEST]:
+                event["diff"] = _without_secrets(difference)[:LONGEST]
         self._write(event)
 
     def _write(self, event: dict[str, Any]) -> None:
@@ -213,6 +221,20 @@ def _difference(data: dict[str, Any]) -> str:
             left -= len(before) + len(after)
             pieces.append(_unified(before, after, path or str(diff.get("before_header") or ""), left >= 0))
     return "".join(pieces)
+
+
+def _without_secrets(diff: str) -> str:
+    """Return a diff with `(hidden)` in place of passwords in URLs, as of a proxy in daemon.json, and of
+    values after names for secrets: it is kept with the run, and shown in the logs of jobs.
+    """
+    return SECRET.sub(r"\1(hidden)", WORD.sub(_without_user, diff))
+
+
+def _without_user(found: re.Match[str]) -> str:
+    """Return a word; a URL without its user and password."""
+    scheme, mark, rest = found[0].partition("://")
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{mark}(hidden)@{place}" if user and at else found[0]
 
 
 def _items(data: dict[str, Any]) -> list[dict[str, Any]]:

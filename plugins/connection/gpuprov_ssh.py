@@ -62,13 +62,16 @@ MARGIN_S = 1.0
 
 
 def limited(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Ansible's parser of what a module prints, with a limit of `VALUES`."""
+    """Return Ansible's parser of what a module prints, with a limit of `VALUES`.
+
+    Its further arguments depend on the version of ansible-core; Mitogen states `profile` by its name.
+    """
 
     @wraps(parse)
-    def parsed(action: Any, result: Any, *rest: Any) -> Any:
+    def parsed(action: Any, result: Any, *rest: Any, **named: Any) -> Any:
         if sum(map(result.get("stdout", "").count, ("[", "{", ",", "\\n"))) > VALUES:
             raise AnsibleError(f"the node answered with more than {VALUES} values or lines")
-        return parse(action, result, *rest)
+        return parse(action, result, *rest, **named)
 
     return parsed
 

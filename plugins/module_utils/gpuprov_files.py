@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from gpuprov_replace import Owner
+
 OWNER = (0, 0)
-"""User and group id of all files that are written."""
+"""User and group id of the files that are written, except for `keep_mode`."""
 FOLDER_MODE = 0o755
 REASON_MAX = 400
 """Maximum length of a validator's message in characters."""
@@ -77,7 +80,11 @@ def settle(
     new = [each for each in wanted if before[each["path"]] != each["content"].encode()]
     for each in new if not check else ():
         validate(each)
-    corrected = [each["path"] for each in wanted if each not in new and set_owner_and_mode(each, check)]
+    corrected = [
+        each["path"]
+        for each in wanted
+        if each not in new and not each["keep_mode"] and set_owner_and_mode(each, check)
+    ]
     former = write(new) if not check else {}
     gone = {path: content_of(path) for path in unwanted if os.path.lexists(path)}
     if not check:
@@ -168,13 +175,28 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
         for file in files:
             make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
             place = stack.enter_context(Place(file["path"]))
-            half = TemporaryReplacement(place, file["content"].encode(), int(file["mode"], 8), OWNER)
+            half = TemporaryReplacement(place, file["content"].encode(), *mode_and_owner(file))
             halves.append(stack.enter_context(half))
         for file, half in zip(files, halves):
             if file["backup"]:
                 former[file["path"]] = back_up(file["path"])
             half.put()
     return former
+
+
+def mode_and_owner(file: "dict[str, Any]") -> "tuple[int | None, Owner | None]":
+    """Return mode and owner of a file's new content; None for each if the file keeps its own.
+
+    The file in the place of a link gets those of the link's target, whose content it may contain.
+    """
+    if file["keep_mode"]:
+        with contextlib.suppress(Refused), Place(file["path"], follow=True) as place:
+            about = place.about()
+            if about is not None and os.path.islink(file["path"]):
+                return stat.S_IMODE(about.st_mode) & 0o777, (about.st_uid, about.st_gid)
+            if about is not None:
+                return None, None
+    return int(file["mode"], 8), OWNER
 
 
 def back_up(path: str) -> "str | None":

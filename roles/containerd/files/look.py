@@ -2,7 +2,7 @@
 
 Runs on the node, with the modules of plugins/module_utils.
 
-    {"installed": {"containerd": "1.6.20~ds1-1+deb12u3"}, "text": "…" or null, "mode": "0644", "ours": […],
+    {"installed": {"containerd": "1.6.20~ds1-1+deb12u3"}, "text": "…" or null, "ours": […],
      "default": {"version": 2, "imports": []}, "imported": [["/etc/containerd/conf.d/a.toml", "…"]],
      "overriding": [], "stale": false, "containers": ["k8s.io/trainer-0"], "gpu_containers": [],
      "silent": null, "kept": true}
@@ -90,7 +90,6 @@ def main():
     look = {
         "installed": packages,
         "text": text,
-        "mode": f"{status.st_mode & 0o7777:04o}" if status else "0644",
         "ours": json.loads(OURS.read_text()) if OURS.exists() else [],
         "default": default(output("containerd", "config", "default")),
         "imported": files,

@@ -31,6 +31,8 @@ OPTIONS = Path("/etc/sysconfig/docker")
 LIMITS = "default-ulimits"
 LIMIT = re.compile(r" *--default-ulimit[= ]([a-z]+)=(-?[0-9]+)(?::(-?[0-9]+))?")
 """The option of dockerd with one limit: name, soft, hard."""
+COMMENT = ("#", ";")
+"""Begin of a comment in a file of variables, systemd.exec(5)."""
 READ_AT_START = (CONFIG, OPTIONS, Path("/usr/bin/nvidia-container-runtime-hook"))
 
 
@@ -88,15 +90,23 @@ def moved(wanted, document, options):
     """Return the document with the limits of dockerd's options, and the options without them; None as the
     latter if they have none, or if daemon.json is to have no limits.
 
-    dockerd does not start with both. A limit that the document has takes precedence.
+    dockerd does not start with both. A limit that the document has takes precedence. Comments state no limit,
+    and stay.
     """
-    found = LIMIT.findall(options or "")
+    lines = (options or "").splitlines(keepends=True)
+    found = [limit for line in lines if not is_comment(line) for limit in LIMIT.findall(line)]
     if not found or LIMITS not in wanted:
         return document, None
     limits = {
         limit: {"Name": limit, "Hard": int(hard or soft), "Soft": int(soft)} for limit, soft, hard in found
     }
-    return {**document, LIMITS: {**limits, **document[LIMITS]}}, LIMIT.sub("", options)
+    without = "".join(line if is_comment(line) else LIMIT.sub("", line) for line in lines)
+    return {**document, LIMITS: {**limits, **document[LIMITS]}}, without
+
+
+def is_comment(line):
+    """Return whether a line of a file of variables is a comment."""
+    return line.lstrip().startswith(COMMENT)
 
 
 def main(wanted):

@@ -128,10 +128,10 @@ def excluded(text: str, patterns: list[str], former: set[str]) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write a file, unless it has this text."""
+    """Write a file, unless it has this text; one of dnf's own, as dnf.conf, keeps its mode and owner."""
     if (read(path, follow=True) or b"") != text.encode():
         make_folders(str(Path(path).parent))
-        replace(path, text.encode(), 0o644)
+        replace(path, text.encode(), None if Path(path).is_file() else 0o644)
 
 
 def refuse_moves(packages: dict[str, str]) -> None:

@@ -6,11 +6,12 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
     {"scratch": [{"device": "/dev/nvme1n*", "mount": "/scratch", "filesystem": "ext4", "read_ahead_kib": null,
                   "path": "/dev/nvme1n1", "objection": null, "hidden": null, "uuid": null, "mounted": false,
                   "read_ahead_off": true}],
-     "gone": ["/old"]}
+     "gone": ["/old"], "fstab": true}
 
 Each row has the requested values and the state: `objection` is the reason not to format the device, `hidden`
 what a file system mounted at the place would hide. `uuid` is that of gpuprov's file system, null on an empty
 device. `gone` are the role's mounts that are no longer requested. A mount comes after those above it.
+`fstab`: whether /etc/fstab exists.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ def ours(fstab: Path = FSTAB) -> list[str]:
 
 def main() -> None:
     """Print a row for each requested file system, and the role's mounts that are no longer requested
-    (`gone`), as JSON.
+    (`gone`), as JSON, and whether there is an fstab.
     """
     asked = sorted(json.loads(sys.argv[1])["scratch"], key=lambda wanted: wanted["mount"])
     every = [wanted["mount"] for wanted in asked]
     scratch = [judge(wanted, every) for wanted in asked]
     gone = [mount for mount in ours() if mount not in {row["mount"] for row in scratch}]
-    json.dump({"scratch": scratch, "gone": gone}, sys.stdout)
+    json.dump({"scratch": scratch, "gone": gone, "fstab": FSTAB.exists()}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@ Standard library only; runs on the node, from standard input. Argument: {"sysctl
 
     {"sysctl": {"vm.swappiness": "60"}, "hugepages": "madvise", "governors": ["powersave"],
      "unwanted": [{"path": "/etc/environment", "name": "CUDA_LAUNCH_BLOCKING"}], "refused": ["nofile"],
-     "limits_conf": true}
+     "limits_conf": true, "environment": true}
 
 `refused` are limits that not even root may set here: with one of them in its file, PAM refuses every login.
+`limits_conf` and `environment`: whether /etc/security/limits.conf and /etc/environment exist.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def main() -> None:
         "governors": sorted({Path(path).read_text().strip() for path in matching(GOVERNORS)}),
         "refused": [name for name, value in asked["limits"].items() if not settable(name, value)],
         "limits_conf": LIMITS_CONF.exists(),
+        "environment": Path(LOGIN_FILES[0]).exists(),
         "unwanted": [
             row for path in paths if Path(path).is_file() for row in settings_of(path, asked["unwanted"])
         ],

@@ -30,7 +30,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any]) -> list[
 
 
 def test_a_document_of_measurements_has_a_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The documents of all nodes are judged together, and written by accept and by an upgrade."""
+    """Limit what is kept: the documents of all nodes are judged together, and written as a whole."""
     good = recorded("quick", "h200x4")
     nodes = answering(monkeypatch, {"wild": {**good, **WILD}, "good": good})
     answers = dict(run.measure_there(nodes, "quick"))

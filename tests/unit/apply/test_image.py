@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image, of
 from gpuprov.apply.kernel_modules import once
 from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, Refused
 from gpuprov.inventory.firstboot import files
 from gpuprov.model.lock import Lock, Setting, read_lock
 from gpuprov.roles.image import postponed
@@ -49,6 +50,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "WANTED", tmp_path / "wants/gpuprov-first-boot.service")
     monkeypatch.setattr(module, "ENDED", tmp_path / "state")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(module, "refuse_program_of_others", lambda _: None)
     for name in ("LOCK", "ORDER", "PROGRAM", "UNIT_PATH"):
         monkeypatch.setattr(files, name, str(tmp_path / "files" / name))
     return tmp_path
@@ -84,18 +86,87 @@ def test_nothing_is_started_meanwhile_and_nothing_is_left_of_that(
     monkeypatch.delenv("SYSTEMD_OFFLINE", raising=False)
     with offline():
         assert os.environ["SYSTEMD_OFFLINE"] == "1"
-        assert (tree / "sbin/policy-rc.d").read_text() == "#!/bin/sh\nexit 101\n"
+        assert subprocess.run([tree / "sbin/policy-rc.d"], check=False).returncode == 101
         assert os.access(tree / "sbin/policy-rc.d", os.X_OK)
     assert "SYSTEMD_OFFLINE" not in os.environ
     assert not (tree / "sbin/policy-rc.d").exists()
 
 
-def test_a_builders_own_policy_stays(tree: Path) -> None:
-    """Check that a policy-rc.d that was in the tree before is restored."""
-    (tree / "sbin/policy-rc.d").write_text("the builder's\n")
+@pytest.mark.parametrize("text", ["the builder's\n", "#!/bin/sh\nexit 101\n", f"{module.POLICY}# kept\n"])
+def test_a_builders_own_policy_stays(tree: Path, text: str) -> None:
+    """Check that a policy-rc.d that was in the tree before stays; containers often have the second one."""
+    (tree / "sbin/policy-rc.d").write_text(text)
     with offline():
         pass
-    assert (tree / "sbin/policy-rc.d").read_text() == "the builder's\n"
+    assert (tree / "sbin/policy-rc.d").read_text() == text
+
+
+@pytest.mark.parametrize("target", ["missing", "text"])
+def test_a_builders_link_in_the_place_of_the_policy_stays(tree: Path, target: str) -> None:
+    (tree / "text").write_text(module.POLICY)
+    (tree / "sbin/policy-rc.d").symlink_to(tree / target)
+    with offline():
+        pass
+    assert (tree / "sbin/policy-rc.d").is_symlink()
+    assert (tree / "text").read_text() == module.POLICY
+
+
+def test_the_policy_of_a_killed_run_goes_with_the_next_one(tree: Path) -> None:
+    context = offline()
+    context.__enter__()  # and it is killed
+    left = (tree / "sbin/policy-rc.d").read_text()
+    (tree / "sbin/policy-rc.d").unlink()
+    context.__exit__(None, None, None)
+    (tree / "sbin/policy-rc.d").write_text(left)
+    with offline():
+        assert (tree / "sbin/policy-rc.d").exists()
+    assert not (tree / "sbin/policy-rc.d").exists()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in folders that only its owner, in place of root, can write."""
+    monkeypatch.setattr(module, "ROOT", os.getuid())
+    monkeypatch.setattr(module, "CLEARED", (str(tmp_path / "cleared"),))
+    is_of_others = module._is_of_others
+    monkeypatch.setattr(
+        module, "_is_of_others", lambda path: path.is_relative_to(tmp_path) and is_of_others(path)
+    )
+    for name in ("opt", "cleared"):
+        program = tmp_path / name / "bin/gpuprov"
+        program.parent.mkdir(parents=True)
+        program.touch()
+        for each in (program, program.parent, program.parents[1]):
+            each.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("place", "mode"), [("opt", 0o777), ("opt/bin", 0o757), ("opt/bin/gpuprov", 0o666)])
+def test_a_program_that_others_can_replace_is_run_as_root_on_no_machine(
+    installed: Path, place: str, mode: int
+) -> None:
+    """Refuse it: the first-boot unit runs the program that made the image, as root, at every boot."""
+    program = installed / "opt/bin/gpuprov"
+    module.refuse_program_of_others([program])
+    (installed / place).chmod(mode)
+    with pytest.raises(Refused, match=f"other users can replace it, by {installed / place}; expected"):
+        module.refuse_program_of_others([program])
+
+
+def test_a_program_that_a_boot_deletes_is_run_on_no_machine(installed: Path) -> None:
+    with pytest.raises(Refused, match="a boot may delete it"):
+        module.refuse_program_of_others([installed / "cleared/bin/gpuprov"])
+
+
+def test_an_image_is_not_made_with_a_program_of_others(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(places: list[Path]) -> None:
+        raise Refused(" ".join(map(str, places)))
+
+    monkeypatch.setattr(module, "refuse_program_of_others", refuse)
+    played = Played(monkeypatch, [], [])
+    with pytest.raises(Refused, match="/gpuprov "):
+        make_image(run_of(lock_for(KERNEL), tree))
+    assert played.results == []
 
 
 class Played:

@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_an_event_takes_no_time_for_the_other_nodes(run: Run) -> None:
-    """A worker chooses the number of its events."""
+    """Look names up: a worker chooses the number of its events."""
     names = Names(f"n{at}" for at in range(9))
     run.hearing.take(names, 7, {"event": {"event": "task", "host": "n3", "status": "ok"}})
     assert [event["host"] for event in run.events] == ["n3"]

@@ -101,7 +101,7 @@ def test_half_and_half_is_no_majority(answer: dict[str, Any]) -> None:
 
 
 def test_what_is_kept_of_a_node_is_limited() -> None:
-    """All nodes are compared at the end, and each decides how much text its facts have."""
+    """Limit what is kept of each node: each decides how much text its facts have."""
     many = {f"key{number}": "x" * 20 for number in range(20_000)}
     long = {"key": "x" * 900_000}
     for wild in (many, long):

@@ -6,6 +6,7 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,20 @@ def test_a_node_does_not_choose_the_size_of_the_history(path: Path) -> None:
     assert path.stat().st_size < 1 << 18
     assert str(found[0].drift[1].actual).endswith("xxx… (3145740 characters)")
     assert found[0].drift[2] == differs("c")
+
+
+@pytest.mark.parametrize("long", ["x" * 16_385, 'a"' * 20_000, ["y"] * 9_000, {"k": "\n" * 20_000}])
+def test_a_long_value_is_new_once(path: Path, long: Any) -> None:
+    """Compare a run with one of the history, which has only the beginning of such a value."""
+    now = [node("gpu1", differs("a", "a", long))]
+    with History(path) as history:
+        history.record(run(*now))
+        before = history.run("latest").nodes
+    assert before != now
+    assert news(before, now) == []
+    assert list(changes(before, now)) == []
+    other = [node("gpu1", differs("a", "a", ["z"] * 9_000))]
+    assert news(before, other) == other
 
 
 def test_text_that_cannot_be_encoded_is_kept_with_a_sign_in_its_place(path: Path) -> None:

@@ -206,7 +206,7 @@ def test_the_table_names_what_is_unknown(
 
 
 def test_facts_of_a_host_are_not_kept_for_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A network has 4,096 addresses, and each host decides how large its facts are."""
+    """Keep none: a network has 4,096 addresses, and each host decides how large its facts are."""
     kept: WeakValueDictionary[str, Facts] = WeakValueDictionary()
     most = []
 

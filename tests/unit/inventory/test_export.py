@@ -146,7 +146,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, answers: Mapping[str, tuple[Facts
 def test_facts_of_a_node_are_not_kept_for_the_export(
     locked: MakeLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node's facts can have many times the size of what is exported, and all nodes are kept."""
+    """Keep none: a node's facts can have many times the size of what is exported."""
     facts: WeakValueDictionary[str, Facts] = WeakValueDictionary()
 
     class Answers(dict[str, tuple[Facts, Topology | None]]):

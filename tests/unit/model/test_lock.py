@@ -92,3 +92,21 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
     with pytest.raises(InvalidInput, match="would have"):
         write_lock(lock, tmp_path / "fleet.lock.yml")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "peer", ["10.0.0.1\n10.9.9.9", "-oProxyCommand=x", "a b", "me@gpu2", "gpu2:22", "[::1]", ""]
+)
+def test_a_lock_has_no_peer_that_is_not_an_address(tmp_path: Path, peer: str) -> None:
+    """Refuse it: each becomes a line of the configuration of IMEX."""
+    document = yaml.safe_load(RECORDED_LOCK.read_text())
+    [group] = document["groups"].values()
+    path = tmp_path / "fleet.lock.yml"
+    group["peers"] = ["gpu1", "10.0.0.2", "2001:db8::3"]
+    path.write_text(yaml.safe_dump(document))
+    [found] = read_lock(path).groups.values()
+    assert found.addresses == group["peers"]
+    group["peers"].append(peer)
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(InvalidInput, match="peers"):
+        read_lock(path)

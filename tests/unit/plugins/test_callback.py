@@ -108,6 +108,30 @@ def test_what_must_not_be_logged_is_not(callback: Any, events: Any) -> None:
     assert "hunter2" not in json.dumps(events())
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('"http-proxy": "http://me:hunter2@proxy:3128",', '"http-proxy": "http://(hidden)@proxy:3128",'),
+        ('"https-proxy": "http://me:h/unter2@x@proxy"', '"https-proxy": "http://(hidden)@proxy"'),
+        ("HTTPS_PROXY=http://me:hunter2@proxy:3128/", "HTTPS_PROXY=http://(hidden)@proxy:3128/"),
+        ('identitytoken = "hunter2"', 'identitytoken = "(hidden)"'),
+        ('"auth": "hunter2==",', '"auth": "(hidden)",'),
+        (
+            "//nas/x /x cifs user=me,password=hunter2,ro 0 0",
+            "//nas/x /x cifs user=me,password=(hidden),ro 0 0",
+        ),
+        ("REGISTRY_PASSWORD='hunter2 x'", "REGISTRY_PASSWORD='(hidden)'"),
+        ('"registry-mirrors": ["https://mirror:5000"],', '"registry-mirrors": ["https://mirror:5000"],'),
+        ("Author: me", "Author: me"),
+    ],
+)
+def test_a_difference_has_no_secret_of_a_file(callback: Any, events: Any, line: str, shown: str) -> None:
+    """Hide secrets also in the lines next to a change, which can have an administrator's proxy."""
+    diff = {"before": f"{line}\na\n", "after": f"{line}\nb\n"}
+    callback.v2_runner_on_ok(result({"changed": True, "diff": diff, "dest": "/etc/docker/daemon.json"}))
+    assert f" {shown}\n" in events()[0]["diff"]
+
+
 def test_a_difference_is_a_unified_diff_of_the_file(callback: Any, events: Any) -> None:
     diff = {"before": "a\nb\n", "after": "a\nc\n", "after_header": "/tmp/controller/file.j2"}
     callback.v2_runner_on_ok(result({"changed": True, "diff": [diff], "dest": "/etc/x"}))

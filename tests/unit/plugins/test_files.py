@@ -20,7 +20,7 @@ Play = Callable[..., dict[str, Any]]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
     """Function that runs gpuprov_files and returns its answer."""
     monkeypatch.setattr(gpuprov_files, "OWNER", (os.geteuid(), os.getegid()))
-    stated = {"mode": "0644", "backup": False, "validate": None, "wanted": True}
+    stated = {"mode": "0644", "keep_mode": False, "backup": False, "validate": None, "wanted": True}
 
     def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
         """Run gpuprov_files with these options; return its answer."""
@@ -85,6 +85,33 @@ def test_only_the_mode_may_be_wrong(play: Play, unit: dict[str, str]) -> None:
     answer = play(files=[unit])
     assert (answer["changed"], answer["written"], answer["diff"]) == (True, [unit["path"]], [])
     assert mode(unit["path"]) == 0o644
+
+
+def test_a_file_of_the_administrator_keeps_its_owner_and_mode(
+    play: Play, unit: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep them: a daemon.json can have the password of a proxy."""
+    kept = {**unit, "keep_mode": True, "backup": True}
+    assert play(files=[kept])["written"] == [unit["path"]]
+    assert mode(unit["path"]) == 0o644  # a new one
+    Path(unit["path"]).chmod(0o600)
+    monkeypatch.setattr(gpuprov_files, "OWNER", (12345, 12345))
+    assert play(files=[kept])["changed"] is False
+    done = play(files=[{**kept, "content": "[Service]\n"}])
+    assert (done["written"], mode(unit["path"])) == ([unit["path"]], 0o600)
+    assert Path(unit["path"]).stat().st_uid == os.geteuid()
+    assert mode(done["former"][unit["path"]]) == 0o600
+
+
+def test_a_file_in_the_place_of_a_link_is_no_more_readable_than_its_target(
+    play: Play, unit: dict[str, str], tmp_path: Path
+) -> None:
+    target, link = tmp_path / "kept.json", tmp_path / "daemon.json"
+    target.write_text("{}")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    play(files=[{"path": str(link), "content": '{"a": 1}', "keep_mode": True}])
+    assert (link.is_symlink(), mode(str(link)), target.read_text()) == (False, 0o640, "{}")
 
 
 def test_what_is_not_wanted_goes(play: Play, unit: dict[str, str]) -> None:

@@ -496,9 +496,24 @@ NOFILE = {"Name": "nofile", "Hard": 65536, "Soft": 32768}
             'OPTIONS=""\n',
         ),
         ({}, 'OPTIONS="--debug"\n', {}, None),
+        ({}, '#OPTIONS="--default-ulimit nofile=9:9"\n ; --default-ulimit=nofile=8\n', {}, None),
+        (
+            {},
+            '# --default-ulimit nofile=9\nOPTIONS="--default-ulimit core=1"\n',
+            {"core": {"Name": "core", "Hard": 1, "Soft": 1}},
+            '# --default-ulimit nofile=9\nOPTIONS=""\n',
+        ),
         ({}, None, {}, None),
     ],
-    ids=["Amazon's", "with others", "another value in daemon.json", "no limit", "no file"],
+    ids=[
+        "Amazon's",
+        "with others",
+        "another value in daemon.json",
+        "no limit",
+        "comments",
+        "one and a comment",
+        "no file",
+    ],
 )
 def test_limits_of_dockerds_options_move_to_daemon_json(
     limits: dict[str, Any], options: str | None, written: dict[str, Any], left: str | None

@@ -136,3 +136,24 @@ def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
     conditions = str(tasks[modules.index("ansible.builtin.assert")])
     assert "boot_id" in conditions
     assert "'local'" in conditions
+
+
+OF_OTHERS = ("/etc/docker/", "/etc/sysconfig/", "/etc/containerd/config", "{{ __imex_nodes_file }}")
+"""Beginnings of the paths of files that the administrator or a package writes, too."""
+EDITORS = ("ansible.builtin.lineinfile", "ansible.builtin.blockinfile", "ansible.builtin.replace")
+
+
+def test_files_of_others_keep_their_owner_and_mode() -> None:
+    """Keep them: the administrator may have made one readable by root only, for the password of a proxy."""
+    checked = 0
+    for name, task in TASKS:
+        for file in task.get("gpuprov.gpuprov.gpuprov_files", {}).get("files", ()):
+            if isinstance(file, dict) and file["path"].startswith(OF_OTHERS):
+                assert file.get("keep_mode") is True, name
+                assert "mode" not in file, name
+                checked += 1
+        for options in (task[module] for module in EDITORS if module in task):
+            assert not {"owner", "group"} & options.keys(), name
+            assert options.get("mode", "{{ omit if ").startswith("{{ omit if "), name
+            checked += 1
+    assert checked > 8

@@ -41,6 +41,16 @@ def test_check_mode_on_a_node_without_any_of_its_files_or_folders(
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_file_of_dnf_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "automatic.conf"
+    path.write_text("password = secret\n")
+    path.chmod(0o600)
+    lock.write(str(path), "[base]\n")
+    lock.write(str(tmp_path / "new/file"), "[base]\n")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "new/file").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_name_that_begins_like_another_is_another_package() -> None:
     text = "libnccl-devel-0:2.27.7-1+cuda13.0.*\n"
     assert lock.merged(text, {"libnccl": "2-1"}, set())[0].splitlines()[0] == text.strip()

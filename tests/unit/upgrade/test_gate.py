@@ -198,7 +198,7 @@ def test_a_package_on_the_node_needs_no_repository(context: UpgradeContext, answ
 
 
 def test_texts_of_the_gate_are_limited(context: UpgradeContext, answer: dict[str, Any]) -> None:
-    """The document of a plan has the findings of all nodes, and each chooses what drift quotes."""
+    """Limit them: the document of a plan has the findings of all nodes, which choose what is quoted."""
     answer["collectors"]["system"]["kernel"] = "6" * 900_000
     answer["collectors"]["daemon_json"] = {"value": {f"key{at}": "x" * 40 for at in range(20_000)}}
     answer["collectors"]["gpu_use"]["containers"] = ["y" * 300_000, "z" * 300_000]

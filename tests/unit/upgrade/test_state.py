@@ -156,7 +156,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
 
 
 def test_a_reason_is_shortened(tmp_path: Path) -> None:
-    """A journal is read as a whole, and kept while the run lasts; nodes choose their reasons."""
+    """Shorten it: a journal is read as a whole, and nodes choose their reasons."""
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.write("converge", "failed", ["gpu1"], "x" * 900_000)
         assert len(str(journal.entries[0].data)) == 1000

@@ -1,0 +1,35 @@
+"""The function of the connection plugin gpuprov_ssh that replaces a method of Ansible."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests import ROOT
+
+PLUGIN = str(ROOT / "plugins/connection/gpuprov_ssh.py")
+PARSER = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("gpuprov_ssh", {PLUGIN!r})
+plugin = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(plugin)
+parse = plugin.limited(lambda action, result, profile=None: (result["stdout"], profile))
+"""
+
+
+@pytest.mark.parametrize("arguments", ["'legacy'", "profile='legacy'"])
+def test_the_parser_of_results_gets_a_profile_by_place_or_by_name(arguments: str) -> None:
+    """ansible-core states it by its place, Mitogen by its name, and older releases do not have it."""
+    asked = (
+        f"{PARSER}\nprint(parse(None, {{'stdout': '{{}}'}}), parse(None, {{'stdout': '{{}}'}}, {arguments}))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
+    assert done.stdout == "('{}', None) ('{}', 'legacy')\n", done.stderr
+
+
+def test_a_result_of_too_many_values_is_not_parsed() -> None:
+    asked = f"{PARSER}\nparse(None, {{'stdout': '[' * 200_000}}, profile='legacy')"
+    done = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
+    assert "the node answered with more than 131072 values or lines" in done.stderr
