@@ -34,7 +34,7 @@ from gpuprov_lab.variants import (
 from tests.campaign._roles_trials import WITHOUT
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
-from tests.systems import DEBIAN, IMAGES, OF_DNF
+from tests.systems import DEBIAN, IMAGES, OF_DNF, SSH
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,10 @@ STACKS = {
     "rhel9": [
         {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
         {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
+    ],
+    "rhel8": [
+        {"driver": "580.95.05", "podman": "4.9", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
+        {"driver": "590.48.01", "podman": "4.9", **OF_CUDA_13[1]},
     ],
     "rhel10": [
         {"driver": "580.95.05", "podman": "5.6", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
@@ -231,6 +235,7 @@ class Fleet:
         stack = {name: each for name, each in stack.items() if (system, name) not in LACKING}
         stack |= self.board.stack
         settings = {"kernel": node.kernel, **SETTINGS[step], **self.board.settings}
+        settings["ssh"] = {**SETTINGS[step]["ssh"], **SSH.get(system, {})}
         if READ_AHEAD[step] and system in self.loops:
             drive = f"/dev/loop{self.loops[system]}"
             scratch = {"device": drive, "mount": "/scratch/fast", "read_ahead_kib": READ_AHEAD[step]}

@@ -113,7 +113,7 @@ def test_what_is_restored_once_more_and_fails_is_tried_until_it_works(bare: Node
     seen = bare.run(
         "echo MaxAuthTries 3 >/etc/ssh/sshd_config.d/00-gpuprov.conf; yes | head -n 999 >/run/fails;"
         f" sh {HOME}/switch undo mine why; echo $?; systemctl is-active gpuprov-deadman.timer; rm /run/fails;"
-        " systemctl start gpuprov-deadman.service; systemctl is-active ssh; ls /etc/ssh/sshd_config.d"
+        " systemctl start --wait gpuprov-deadman.service; systemctl is-active ssh; ls /etc/ssh/sshd_config.d"
     )
     assert seen.stdout.split() == ["1", "active", "active"]
     again = bare.run(f"sh {HOME}/switch undo mine why; cat {HOME}/restored; grep -c . {HOME}/history")

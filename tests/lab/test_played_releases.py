@@ -19,6 +19,7 @@ from tests.systems import OF_DNF
 pytestmark = pytest.mark.slow
 LACKING = ("podman", "node_exporter")
 STACKS: dict[str, dict[str, Any]] = {
+    "rhel8": {**STACK, "podman": "4.9"},
     "rhel10": {**STACK, "podman": "5.6"},
     "amzn2023": {
         **{name: version for name, version in STACK.items() if name not in LACKING},

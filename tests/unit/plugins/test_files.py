@@ -20,7 +20,14 @@ Play = Callable[..., dict[str, Any]]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
     """Function that runs gpuprov_files and returns its answer."""
     monkeypatch.setattr(gpuprov_files, "OWNER", (os.geteuid(), os.getegid()))
-    stated = {"mode": "0644", "backup": False, "validate": None, "wanted": True}
+    stated = {
+        "mode": "0644",
+        "backup": False,
+        "validate": None,
+        "wanted": True,
+        "block": False,
+        "replaces": None,
+    }
 
     def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
         """Run gpuprov_files with these options; return its answer."""
