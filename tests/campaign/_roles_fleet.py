@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from gpuprov.bootstrap.enter import python_of
 from gpuprov.catalog import load
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov_lab import Lab, Node
@@ -351,6 +352,8 @@ def new_node(
     if system not in IMAGES:
         steps.append(with_os_release(os_release(system)))
     [node] = lab.up(1, os=image, gpu=board.machine, names=[name], prepare=steps)
+    python = python_of(system)  # as `gpuprov bootstrap`
+    node.run(f"command -v {python} || dnf -q -y install {python}")
     node.run(
         "mkdir -p /etc/initramfs-tools; echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
     )

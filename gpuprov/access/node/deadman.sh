@@ -113,13 +113,18 @@ table() {
 }
 
 write_units() { # seconds
-    # systemd 239 (RHEL 8) rejects Restart= of a oneshot, and only a oneshot holds back the units after it: at boot the
-    # other unit tries again, after sysinit.target.
+    # systemd 239 (RHEL 8) rejects Restart= of a oneshot, and only a oneshot holds back the units after it: if the one
+    # for the boot fails, the other one tries again. By default that would require sysinit.target, and so start the
+    # first one once more.
     # Not the alias of sshd's unit: systemd would keep it apart while the unit is masked, and mix up both after that.
     unit=$(sshd_unit)
     cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
 [Unit]
 Description=Restore the old SSH and firewall
+DefaultDependencies=no
+After=sysinit.target
+Before=shutdown.target
+Conflicts=shutdown.target
 StartLimitIntervalSec=0
 [Service]
 ExecStart=/bin/sh $home/switch restore "no new login proved the change in time"

@@ -73,7 +73,7 @@ def effective() -> dict[str, str]:
 
 def has_drop_ins() -> bool:
     """Return whether sshd knows Include."""
-    tried = output("sh", "-c", "echo Include /none | sshd -t -f /dev/stdin 2>&1")
+    tried = said("sh", "-c", "echo Include /none | sshd -t -f /dev/stdin 2>&1; :")
     return "Bad configuration option: Include" not in tried
 
 
