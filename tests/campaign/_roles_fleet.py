@@ -86,13 +86,13 @@ STACKS = {
     ],
     # The second toolkit is a new one: packages of a driver have the same names in each branch, and a held
     # name must be missing.
-    "rhel9": [
-        {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
-        {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
-    ],
     "rhel8": [
         {"driver": "580.95.05", "podman": "4.9", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
         {"driver": "590.48.01", "podman": "4.9", **OF_CUDA_13[1]},
+    ],
+    "rhel9": [
+        {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
+        {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
     ],
     "rhel10": [
         {"driver": "580.95.05", "podman": "5.6", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
