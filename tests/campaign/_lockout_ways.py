@@ -288,7 +288,7 @@ WAYS = (
         "sshd's configuration broken, sshd does not start",
         at("written", "add Nonsense yes", f"{RESTART} || true"),
     ),
-    Way("sshd stopped and masked", at("written", "systemctl mask --now $SSHD")),
+    Way("sshd stopped and masked", at("written", "systemctl mask --now $SSHD"), kept=True),
     Way(
         "host key replaced", at("armed", "cd /etc/ssh && rm ssh_host_ed25519_key* && ssh-keygen -A", RESTART)
     ),

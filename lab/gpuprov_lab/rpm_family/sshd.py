@@ -133,15 +133,15 @@ def play(release: Release) -> str:
 
 
 def _renamed() -> str:
-    """Return a shell command that renames the later keywords in sshd, in their lengths: it refuses them, and
-    `sshd -T` does not print them.
+    """Return shell commands that rename the later keywords in sshd, in their lengths: it refuses them, and
+    `sshd -T` does not print them. The folder of drop-ins goes, too.
     """
     edits = []
     for keyword, former in LATER_KEYWORDS.items():
         name = former or f"-{keyword[1:]}"
         rest = NUL * (len(keyword) - len(name))
         edits.append(f"-e 's/{NUL}{keyword}{NUL}/{NUL}{name}{rest}{NUL}/'")
-    return f"LC_ALL=C sed -i {' '.join(edits)} /usr/sbin/sshd\n"
+    return f"rmdir /etc/ssh/sshd_config.d\nLC_ALL=C sed -i {' '.join(edits)} /usr/sbin/sshd\n"
 
 
 PLAY = """\
