@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BEGIN, END = b"# BEGIN gpuprov", b"# END gpuprov"
 REPLACED = b"# replaced by gpuprov: "
-"""What is put before a line of others that must have no effect."""
+"""Beginning of a line of others that must have no effect."""
 
 
 class Block:

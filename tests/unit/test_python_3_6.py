@@ -31,7 +31,7 @@ def later(text: str) -> Iterator[str]:
         SyntaxError: Python 3.6 would refuse its syntax.
     """
     for node in ast.walk(ast.parse(text, feature_version=(3, 6))):
-        if isinstance(node, ast.NamedExpr):  # which `ast` takes in an f-string
+        if isinstance(node, ast.NamedExpr):  # which `ast` accepts in an f-string
             yield ":="
         elif isinstance(node, ast.Import):
             yield from MODULES & {alias.name for alias in node.names}
