@@ -129,11 +129,7 @@ def test_what_cannot_be_restored_at_a_boot_is_tried_until_it_works(module_lab: L
     changed = "echo MaxAuthTries 3 >/etc/ssh/sshd_config.d/00-gpuprov.conf"
     node.run(f"T=mine; {ARM}; {changed}; mv {HOME}/saved/etc/sudoers /root/kept")
     node.reboot()
-    seen = node.run(
-        f"systemctl is-failed gpuprov-deadman-boot.service; cat {HOME}/restoring; ls {HOME}/restored",
-        check=False,
-    )
-    assert seen.stdout.split() == ["failed", "mine"]
+    assert node.run(f"cat {HOME}/restoring").stdout == "mine\n"
     node.run(f"mv /root/kept {HOME}/saved/etc/sudoers")
     deadline = time.monotonic() + 30
     while node.run(f"cat {HOME}/restored", check=False).stdout != "mine\n":
