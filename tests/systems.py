@@ -17,6 +17,8 @@ IMAGES = {
     recipe.os: name for name, recipe in RECIPES.items() if name.endswith(PLAYED) and recipe.os in SUPPORTED
 } | {system: system for system in DEBIAN}
 """System → the lab's image of it; nodes of the others are Debian 12 with another os-release."""
+SSH = {"rhel8": {"policy": "compatible"}}
+"""System → its settings of SSH, if its OpenSSH does not support the usual ones."""
 UBUNTU = tuple(system for system in SUPPORTED if system.startswith("ubuntu"))
 """Systems that a lab node imitates by its os-release."""
 OF_DNF = tuple(system for system in SUPPORTED if load().systems[system].manager == "dnf")

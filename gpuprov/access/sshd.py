@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -15,7 +16,12 @@ DROP_IN = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
 USER_CA = "/etc/ssh/gpuprov_user_ca"
 PRINCIPALS = "/etc/ssh/gpuprov_principals"
 BANNER = "/etc/ssh/gpuprov_banner"
-CERTIFICATES_SIGNED_BY = "ssh-ed25519,sk-ssh-ed25519@openssh.com,rsa-sha2-512,rsa-sha2-256"
+CERTIFICATES_SIGNED_BY = (
+    {"name": "ssh-ed25519"},
+    {"name": "sk-ssh-ed25519@openssh.com", "since": "8.2"},
+    {"name": "rsa-sha2-512"},
+    {"name": "rsa-sha2-256"},
+)
 SSH_PORT = 22
 PENALTIES_SINCE = "9.8"
 TCP_FORWARDING = {"no": "no", "local": "local", "yes": "yes"}
@@ -53,12 +59,19 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
             do="`gpuprov bootstrap` makes another admin; name that one in ssh.user",
         )
     policy = known["policies"][ssh.policy]
+    if not _names(policy["kex"], release):
+        raise Refused(
+            f"settings.ssh: the OpenSSH of {system} is {release}, without a key exchange of `{ssh.policy}`",
+            do="state `policy: compatible` in settings.ssh of this group",
+        )
     stated = {
         each["keyword"]: each["value"]
         for each in [*known["options"], *policy["options"]]
-        if not _older(release, each.get("since", "0"))
+        if not _older(release, each.get("since", "0")) and _older(release, each.get("before", "999"))
     }
-    return {**_site(ssh, release, connection), **stated, **_algorithms(policy, release)}
+    found = {**_site(ssh, release, connection), **stated, **_algorithms(policy, release)}
+    former = {new: old["name"] for new, old in known["renamed"].items() if _older(release, old["before"])}
+    return {former.get(keyword, keyword): value for keyword, value in found.items()}
 
 
 def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
@@ -87,9 +100,7 @@ def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:
 
 
 def _algorithms(policy: dict[str, Any], release: str) -> dict[str, str]:
-    """Return the options for keys and algorithms of a policy, without key exchanges newer than `release`."""
-    kex = [each["name"] for each in policy["kex"] if not _older(release, each.get("since", "0"))]
-    user_keys = ",".join(policy["user_keys"])
+    """Return the options for keys and algorithms of a policy, without those newer than `release`."""
     host_keys = {
         "ed25519": "ssh-ed25519,ssh-ed25519-cert-v01@openssh.com",
         "rsa": "rsa-sha2-512,rsa-sha2-256",
@@ -97,12 +108,17 @@ def _algorithms(policy: dict[str, Any], release: str) -> dict[str, str]:
     return {
         "HostKey": " ".join(f"/etc/ssh/ssh_host_{kind}_key" for kind in policy["host_keys"]),
         "HostKeyAlgorithms": ",".join(host_keys[kind] for kind in policy["host_keys"]),
-        "KexAlgorithms": ",".join(kex),
+        "KexAlgorithms": _names(policy["kex"], release),
         "Ciphers": ",".join(policy["ciphers"]),
         "MACs": ",".join(policy["macs"]),
-        "PubkeyAcceptedAlgorithms": user_keys,
-        "CASignatureAlgorithms": CERTIFICATES_SIGNED_BY,
+        "PubkeyAcceptedAlgorithms": _names(policy["user_keys"], release),
+        "CASignatureAlgorithms": _names(CERTIFICATES_SIGNED_BY, release),
     }
+
+
+def _names(algorithms: Iterable[dict[str, str]], release: str) -> str:
+    """Return the names of the algorithms that an OpenSSH has, with commas between them; "" for none."""
+    return ",".join(each["name"] for each in algorithms if not _older(release, each.get("since", "0")))
 
 
 def _older(release: str, than: str) -> bool:

@@ -269,13 +269,13 @@ def _prove(node: NodeResult, goal: Goal) -> None:
 
 
 def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
-    """Disable password logins, in a new drop-in, restart sshd, and test a new login; undo the change if the
-    test fails.
+    """Disable password logins, in a new drop-in or block, restart sshd, and test a new login; undo the change
+    if the test fails.
 
     If the test fails but the node reports that the change was kept, that counts as success.
 
     Raises:
-        GpuprovError: the change failed or was undone, also if the drop-in exists already.
+        GpuprovError: the change failed or was undone, also if the drop-in or the block exists already.
     """
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)
@@ -283,10 +283,9 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     # Providers with passwords of root state `yes`, which differs from what a system ships; `no` stays.
     root = "PermitRootLogin prohibit-password\\n"
     steps = [
-        f"test ! -e {KEY_ONLY}",
         "PATH=$PATH:/usr/sbin",
         f"{{ printf '{lines}'; ! sshd -T | grep -qx 'permitrootlogin yes' || printf '{root}'; }}"
-        f" | replace_file {KEY_ONLY} 644",
+        f" | write_first {KEY_ONLY}",
         "sshd -t",
         "restart_sshd $(sshd_unit).service",
         "sshd -T | grep -qx 'passwordauthentication no'",
@@ -295,7 +294,7 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     output = as_root(session, functions + " && ".join(steps), None)
     failure: GpuprovError | None = None
     if output.code:
-        failure = NodeFailed(f"password logins cannot be switched off by a drop-in: {last_line(output)}")
+        failure = NodeFailed(f"password logins cannot be switched off: {last_line(output)}")
     else:
         try:
             prove_and_disarm(node.target, [node.target.route.port], guard, token)

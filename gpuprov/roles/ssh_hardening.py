@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from gpuprov.access.shipped import as_shipped
-from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA
+from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA, policies
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import OTHER_PROGRAM, fails, mends
@@ -53,7 +53,10 @@ def expectations(group: LockedGroup) -> list[Expectation]:
     settings no role corrects a difference. No role adds the login to a group that may log in.
     """
     ssh = group.setting("ssh")
-    options = {keyword.lower(): value for keyword, value in ssh["options"].items()} if ssh else {}
+    stated = ssh["options"] if ssh else {}
+    options = {
+        keyword.lower(): value for keyword, value in stated.items() if keyword not in policies()["shown_by"]
+    }
     role = "ssh_hardening" if ssh else None
     unstated = {keyword: value for keyword, value in as_shipped(group.os).items() if keyword not in options}
     logins = [

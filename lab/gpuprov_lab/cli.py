@@ -35,8 +35,8 @@ def command() -> None:
     "--os",
     "system",
     help="debian12 (the default), debian13, the smallest of either: debian12-minimal,"
-    " or a Debian that plays another system: ubuntu26.04-played, rocky9-played, rocky10-played,"
-    " amazon2023-played",
+    " or a Debian that plays another system: ubuntu26.04-played, rocky8-played, rocky9-played,"
+    " rocky10-played, amazon2023-played",
 )
 @click.option("--gpu", metavar="MACHINE", help="machine that the GPU simulator imitates, such as h200x4")
 @click.option("--vm", "virtual", is_flag=True, help="virtual machines with their own kernel, emulated (slow)")

@@ -21,6 +21,7 @@ MACS = (
     *("hmac-sha2-512-etm@openssh.com", "hmac-sha2-256", "hmac-sha1", "umac-128@openssh.com", "hmac-sha2-512"),
 )
 """MACs of the crypto policy DEFAULT, in the order of RHEL 9."""
+PYTHON = "usr/bin/python3"
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,12 @@ class Release:
         repositories: name of its own repositories → packages that only it offers; all others are in the
             first one.
         versions: stub package → versions, oldest first.
+        base: packages of a fresh node that several releases have.
+        python: program of its own Python; another one than `PYTHON` is not in PATH.
         pythons: further Pythons that it offers; their programs have the packages' names.
         kernels: packages of a kernel.
-        policy_file: the drop-in of sshd that includes the crypto policy.
+        policy_file: the drop-in of sshd that includes the crypto policy; "" for an sshd without drop-ins,
+            whose unit passes the policy on the command line.
         macs: sshd's MACs in this policy.
         sshd_options: further lines of sshd_config.
         files: path → content of further files.
@@ -70,6 +74,8 @@ class Release:
     repositories: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: {"baseos": (), "epel": ("dkms",)}
     )
+    base: tuple[str, ...] = GNU_BASE
+    python: str = PYTHON
     pythons: tuple[str, ...] = ()
     kernels: tuple[str, ...] = (
         "kernel",
@@ -113,6 +119,43 @@ CPE_NAME="cpe:/o:rocky:rocky:{major}::baseos"
 """
 
 
+ROCKY_8 = Release(
+    image="rocky8",
+    system="rhel8",
+    codename="bookworm",
+    version="8.10",
+    os_release=_rocky_file("8.10", "Green Obsidian"),
+    title="Rocky Linux release 8.10 (Green Obsidian)",
+    kernel="4.18.0-553.40.1.el8_10.x86_64",
+    dist="el8",
+    releasever="8",
+    release_file="rocky-release",
+    repository_file="rocky.repo",
+    key="RPM-GPG-KEY-rockyofficial",
+    own=("rocky-release", "rocky-repos", "rocky-gpg-keys"),
+    versions={
+        "gcc": ("8.5.0-23.el8_10",),
+        "make": ("1:4.2.1-11.el8",),
+        "dkms": ("3.2.2-1.el8",),
+        "python3-dnf-plugin-versionlock": ("4.0.21-25.el8",),
+        "dnf-automatic": ("4.7.0-20.el8",),
+        "python3.12": ("3.12.8-1.el8_10",),
+        "nftables": ("1:1.0.4-7.el8_10",),
+        "firewalld": ("0.9.11-9.el8_10",),
+        "podman": ("4:4.9.4-18.module+el8.10.0", "4:4.9.4-20.module+el8.10.0"),
+        "perf": ("4.18.0-553.40.1.el8_10", "4.18.0-553.44.1.el8_10"),
+        "sysstat": ("11.7.3-13.el8_10",),
+        "golang-github-prometheus-node-exporter": ("1.3.1-4.el8",),
+    },
+    base=(
+        *(name for name in GNU_BASE if name not in ("python3", "python3-libs", "dbus-broker")),
+        *("platform-python", "dbus-daemon"),
+    ),
+    python="usr/libexec/platform-python",
+    pythons=("python3.12",),
+    kernels=("kernel", "kernel-core", "kernel-modules", "kernel-devel"),
+    policy_file="",
+)
 ROCKY_9 = Release(
     image="rocky9",
     system="rhel9",
@@ -220,5 +263,5 @@ AMAZON_2023 = Release(
     sshd_options=f"AuthorizedKeysCommand /{EIC} %u %f\nAuthorizedKeysCommandUser ec2-instance-connect\n",
     files={EIC: "#!/bin/sh\n# Stub of the gpuprov lab: nobody has sent a key.\n"},
 )
-RELEASES = (ROCKY_9, ROCKY_10, AMAZON_2023)
+RELEASES = (ROCKY_8, ROCKY_9, ROCKY_10, AMAZON_2023)
 BY_SYSTEM = {release.system: release for release in RELEASES}

@@ -28,6 +28,8 @@ ARGUMENTS = {
             "backup": {"type": "bool", "default": False},
             "validate": {"type": "str"},
             "wanted": {"type": "bool", "default": True},
+            "block": {"type": "bool", "default": False},
+            "replaces": {"type": "str"},
         },
     },
     "remove": {"type": "list", "elements": "str", "default": []},

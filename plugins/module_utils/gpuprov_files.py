@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 
+from gpuprov_block import Block
 from gpuprov_place import READ, Place, Refused
 from gpuprov_replace import TemporaryReplacement, make_folders, read, replace
 
@@ -64,7 +65,8 @@ def settle(
     All contents are validated before a file is written. Files with the right content get owner and mode only.
 
     Args:
-        files: the options `files` of the module; those that are not `wanted` are removed.
+        files: the options `files` of the module; those that are not `wanted` are removed, with `block` only
+            the block.
         remove: further paths to remove.
         undo: path → backup to restore, or None to remove the path; as returned in `former`.
         check: change nothing, and validate nothing.
@@ -73,18 +75,20 @@ def settle(
         Invalid: a validator rejects a content; nothing was written.
         OSError: a file cannot be read or written.
     """
-    files = [{**each, "path": expanded(each["path"])} for each in files]
-    wanted = [each for each in files if each["wanted"]]
-    unwanted = [each["path"] for each in files if not each["wanted"]] + [expanded(path) for path in remove]
+    files = [{**each, "path": expanded(each["path"]), "content": each["content"].encode()} for each in files]
+    wanted = [each for each in files if each["wanted"] or (each["block"] and os.path.lexists(each["path"]))]
+    unwanted = [each["path"] for each in files if not each["wanted"] and not each["block"]]
+    unwanted += [expanded(path) for path in remove]
     before = {each["path"]: content_of(each["path"]) for each in wanted}
-    new = [each for each in wanted if before[each["path"]] != each["content"].encode()]
+    for each in wanted:
+        if each["block"]:
+            each["block"] = Block(each["path"], each["content"] if each["wanted"] else b"", each["replaces"])
+            each["content"] = each["block"].within(before[each["path"]] or b"")
+    new = [each for each in wanted if before[each["path"]] != each["content"]]
     for each in new if not check else ():
         validate(each)
-    corrected = [
-        each["path"]
-        for each in wanted
-        if each not in new and not each["keep_mode"] and set_owner_and_mode(each, check)
-    ]
+    whole = [each for each in wanted if each not in new and not each["block"] and not each["keep_mode"]]
+    corrected = [each["path"] for each in whole if set_owner_and_mode(each, check)]
     former = write(new) if not check else {}
     gone = {path: content_of(path) for path in unwanted if os.path.lexists(path)}
     if not check:
@@ -92,7 +96,7 @@ def settle(
             os.unlink(path)
         for path, backup in undo.items():
             put_back(path, backup)
-    texts = [(each["path"], before[each["path"]], each["content"].encode()) for each in new]
+    texts = [(each["path"], before[each["path"]], each["content"]) for each in new]
     texts += [(path, content, None) for path, content in gone.items()]
     return {
         "changed": bool(new or corrected or gone or undo),
@@ -134,7 +138,7 @@ def validate(file: "dict[str, Any]") -> None:
     if not file["validate"]:
         return
     with tempfile.NamedTemporaryFile(suffix=os.path.splitext(file["path"])[1]) as half:
-        half.write(file["content"].encode())
+        half.write(file["content"])
         half.flush()
         done = subprocess.run(  # noqa: UP022 - Python 3.6
             shlex.split(file["validate"] % half.name),
@@ -174,13 +178,19 @@ def write(files: "list[dict[str, Any]]") -> "dict[str, str | None]":
         halves = []
         for file in files:
             make_folders(os.path.dirname(file["path"]), FOLDER_MODE)
+            if file["block"]:
+                halves.append(None)
+                continue
             place = stack.enter_context(Place(file["path"]))
-            half = TemporaryReplacement(place, file["content"].encode(), *mode_and_owner(file))
+            half = TemporaryReplacement(place, file["content"], *mode_and_owner(file))
             halves.append(stack.enter_context(half))
         for file, half in zip(files, halves):
             if file["backup"]:
                 former[file["path"]] = back_up(file["path"])
-            half.put()
+            if half is None:
+                file["block"].put(int(file["mode"], 8), OWNER)
+            else:
+                half.put()
     return former
 
 

@@ -29,6 +29,8 @@ ENTRIES, TEXTS = 1000, 8192
 """Maximum number of entries of a list or mapping in an answer, and of one that has only texts: templates of
 tasks take the square of the number of some, and no time limit of a task includes its templates.
 """
+NOT_FOUND = 127
+"""Exit status of a shell for a program that does not exist."""
 LINES = 1 << 14
 """Maximum number of lines of a program's output: Ansible keeps all results of a run, each line apart."""
 
@@ -143,7 +145,15 @@ class OnNode(ActionBase):
             program = node_program.script(source, json.dumps(question))
         except SyntaxError as error:
             raise AnsibleActionFail(f"{script} is not Python: {error}") from error
-        return answered(script, self.execute([*_python(task_vars), "-IB", "-"], program, task_vars))
+        python = _python(task_vars)
+        said = self.execute([*python, "-IB", "-"], program, task_vars)
+        if said["rc"] == NOT_FOUND:
+            name = "python3" if python is SYSTEM_PYTHON else python[0]
+            raise AnsibleActionFail(
+                f"{name}, in which the scripts of roles run, is not on the node;"
+                " install it there, as `gpuprov bootstrap` does"
+            )
+        return answered(script, said)
 
 
 def _python(task_vars: Mapping[str, Any]) -> list[str]:

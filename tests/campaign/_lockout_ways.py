@@ -17,6 +17,13 @@ from gpuprov_lab.network import GATEWAY
 ADMIN = "ops"
 SWITCH = "var/lib/gpuprov/deadman"
 OPTIONS = "etc/ssh/sshd_config.d/00-gpuprov.conf"
+CONFIG = "etc/ssh/sshd_config"
+BLOCK = "# BEGIN gpuprov"
+ADD = (
+    "add() { if [ -d /etc/ssh/sshd_config.d ]; then echo $* >/etc/ssh/sshd_config.d/00-another.conf;"
+    f' else sed -i "1i $*" /{CONFIG}; fi; }}'
+)
+"""Shell function that adds an option of sshd before all others."""
 RULES = "etc/gpuprov/firewall.nft"
 BOOT_S = 30.0
 SESSION_S = 400.0
@@ -60,9 +67,9 @@ class Trial:
         """Run a command on the node by another way than a new SSH login; return its output.
 
         For a virtual node it is an SSH session that stays open: it is not cut off, while new logins are
-        refused. `$SSHD` in the command is the unit of sshd.
+        refused. `$SSHD` in the command is the unit of sshd, and `add OPTION VALUE` adds an option of it.
         """
-        command = f"SSHD={self.sshd}; {command}"
+        command = f"SSHD={self.sshd}; {ADD}; {command}"
         if self.node.virtual:
             return self._by_session(command)
         return execute(["nsenter", f"--target={self._init()}", "--all", "/bin/sh", "-c", command])
@@ -85,6 +92,11 @@ class Trial:
         if self.node.virtual:
             return self.console(f"test ! -e /{path} || echo there") == "there\n"
         return (self.node.root / path).exists()
+
+    @property
+    def hardened(self) -> bool:
+        """Whether gpuprov's options of sshd are on the disk."""
+        return self.has(OPTIONS) or BLOCK in self.text(CONFIG)
 
     def text(self, path: str) -> str:
         """Return a file of the node; "" if it does not exist."""
@@ -120,7 +132,7 @@ class Trial:
 
     def await_written(self) -> None:
         """Wait until sshd's options are on the disk."""
-        self._await(lambda: self.has(OPTIONS), "written")
+        self._await(lambda: self.hardened, "written")
 
     def await_filed(self) -> None:
         """Wait until the rules are on the disk."""
@@ -256,7 +268,6 @@ def clock_set(*jumps: str) -> Step:
 
 
 KEYS = f"/home/{ADMIN}/.ssh/authorized_keys"
-OTHERS = "/etc/ssh/sshd_config.d/00-another.conf"
 RESTART = "systemctl restart $SSHD"
 WAYS = (
     Way(
@@ -270,14 +281,14 @@ WAYS = (
     Way("group typo in allow_groups", settings={"ssh": {"allow_groups": ["opps"]}}, refused=True),
     Way(
         "another drop-in: AllowUsers without the admin",
-        at("armed", f"echo AllowUsers nobody >{OTHERS}", RESTART),
+        at("armed", "add AllowUsers nobody", RESTART),
     ),
-    Way("another drop-in: no keys", at("armed", f"echo PubkeyAuthentication no >{OTHERS}", RESTART)),
+    Way("another drop-in: no keys", at("armed", "add PubkeyAuthentication no", RESTART)),
     Way(
         "sshd's configuration broken, sshd does not start",
-        at("written", f"echo Nonsense yes >{OTHERS}", f"{RESTART} || true"),
+        at("written", "add Nonsense yes", f"{RESTART} || true"),
     ),
-    Way("sshd stopped and masked", at("written", "systemctl mask --now $SSHD")),
+    Way("sshd stopped and masked", at("written", "systemctl mask --now $SSHD"), kept=True),
     Way(
         "host key replaced", at("armed", "cd /etc/ssh && rm ssh_host_ed25519_key* && ssh-keygen -A", RESTART)
     ),
@@ -306,7 +317,7 @@ WAYS = (
     Way("the only admin disabled: root: no", settings={"ssh": {"root": "no"}}, user="root", refused=True),
     Way(
         "sshd's configuration broken beforehand",
-        before=lambda trial: trial.console(f"echo Nonsense yes >{OTHERS}"),
+        before=lambda trial: trial.console("add Nonsense yes"),
         refused=True,
     ),
     Way("controller killed when armed", killed("armed")),

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from gpuprov.bootstrap.enter import python_of
 from gpuprov.catalog import load
 from gpuprov.model.lock import Lock, read_lock
 from gpuprov_lab import Lab, Node
@@ -34,7 +35,7 @@ from gpuprov_lab.variants import (
 from tests.campaign._roles_trials import WITHOUT
 from tests.lab.command_line import gpuprov
 from tests.lab.ubuntu_nodes import build_ubuntu, os_release
-from tests.systems import DEBIAN, IMAGES, OF_DNF
+from tests.systems import DEBIAN, IMAGES, OF_DNF, SSH
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ STACKS = {
     ],
     # The second toolkit is a new one: packages of a driver have the same names in each branch, and a held
     # name must be missing.
+    "rhel8": [
+        {"driver": "580.95.05", "podman": "4.9", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
+        {"driver": "590.48.01", "podman": "4.9", **OF_CUDA_13[1]},
+    ],
     "rhel9": [
         {"driver": "580.95.05", "podman": "5.4", **OF_CUDA_13[0], "cuda": ["13.0", "13.1"]},
         {"driver": "590.48.01", "podman": "5.4", **OF_CUDA_13[1]},
@@ -231,6 +236,7 @@ class Fleet:
         stack = {name: each for name, each in stack.items() if (system, name) not in LACKING}
         stack |= self.board.stack
         settings = {"kernel": node.kernel, **SETTINGS[step], **self.board.settings}
+        settings["ssh"] = {**SETTINGS[step]["ssh"], **SSH.get(system, {})}
         if READ_AHEAD[step] and system in self.loops:
             drive = f"/dev/loop{self.loops[system]}"
             scratch = {"device": drive, "mount": "/scratch/fast", "read_ahead_kib": READ_AHEAD[step]}
@@ -346,6 +352,8 @@ def new_node(
     if system not in IMAGES:
         steps.append(with_os_release(os_release(system)))
     [node] = lab.up(1, os=image, gpu=board.machine, names=[name], prepare=steps)
+    python = python_of(system)  # as `gpuprov bootstrap`
+    node.run(f"command -v {python} || dnf -q -y install {python}")
     node.run(
         "mkdir -p /etc/initramfs-tools; echo update_initramfs=no >/etc/initramfs-tools/update-initramfs.conf"
     )

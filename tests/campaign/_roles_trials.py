@@ -207,6 +207,11 @@ OWN_TESTS = {
 
 ERASE = "rpm --erase --nodeps $(rpm -qa '{}')"
 OWN_FILE, LOCKS = "/etc/yum.repos.d/gpuprov.repo", "/etc/dnf/plugins/versionlock.list"
+SSHD_HARM = (
+    "rm -f /etc/ssh/sshd_config.d/00-gpuprov.conf; sed -i '/^# BEGIN gpuprov/,/^# END gpuprov/d'"
+    " /etc/ssh/sshd_config; systemctl reload sshd; sleep 2"
+)
+"""The role's drop-in or its block goes."""
 FETCH = "dnf -q download --disableplugin=versionlock"
 FORCED = "--nodeps $(rpm --help | grep -o -- --force-debian)"
 """rpm of Debian 12 installs only with this option, later ones do not know it."""
@@ -247,7 +252,7 @@ WITH_DNF: dict[str, dict[str, str]] = {
         "harm": f"sed -i -e /^docker/d -e /^libnccl/d {LOCKS}; sed -i /^exclude/d /etc/dnf/automatic.conf",
         "gone": f"grep -E 'nccl|cudnn|docker|cuda-toolkit' {LOCKS}",
     },
-    "ssh_hardening": {"harm": "rm /etc/ssh/sshd_config.d/00-gpuprov.conf; systemctl reload sshd; sleep 2"},
+    "ssh_hardening": {"harm": SSHD_HARM},
 }
 """Role → its commands on a node with dnf, where they differ."""
 WITHOUT: dict[str, dict[str, str]] = {

@@ -79,6 +79,7 @@ def _files(path: Path) -> None:
         "backup": True,
         "validate": "test -s %s",
         "wanted": True,
+        "block": False,
     }
     gpuprov_files.settle([each], [], {}, check=False)
 

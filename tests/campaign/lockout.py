@@ -25,6 +25,7 @@ from typing import Any
 import yaml
 
 from gpuprov.access.deadman import LIMITS, Guard, arm
+from gpuprov.bootstrap.enter import python_of
 from gpuprov.catalog import load
 from gpuprov.catalog.platforms import platform
 from gpuprov.errors import GpuprovError
@@ -38,9 +39,9 @@ from gpuprov_lab.releases import BY_SYSTEM
 from gpuprov_lab.variants import with_admin
 from tests.campaign import _lockout_enforcing as enforcing
 from tests.campaign._lockout_full_disks import FULL_DISKS, wrong_files
-from tests.campaign._lockout_ways import ADMIN, OPTIONS, SWITCH, WAYS, Trial, Way
+from tests.campaign._lockout_ways import ADMIN, SWITCH, WAYS, Trial, Way
 from tests.lab.command_line import start
-from tests.systems import DEBIAN, IMAGES, OF_DNF
+from tests.systems import DEBIAN, IMAGES, OF_DNF, SSH
 
 PROFILE = "hgx-a100-4"
 VIRTUAL_GUARD_S = 180
@@ -155,6 +156,8 @@ def _image(lab: Lab, system: str) -> str:
     """Save an image of a system with its firewalls, so that a change takes seconds; return its name."""
     [node] = lab.up(1, IMAGES[system], names=[f"base-{system}"])
     node.run(FIREWALLS[platform(system).manager])
+    python = python_of(system)  # as `gpuprov bootstrap`
+    node.run(f"command -v {python} || dnf -q -y install {python}")
     lab.save(node, f"lockout-{system}-{os.getpid()}")
     return f"lockout-{system}-{os.getpid()}"
 
@@ -224,7 +227,7 @@ def _lose(trial: Trial, way: Way, system: str) -> Outcome:
     _await_rest(trial)
     recovered = _gets_in(trial, way.user)
     seconds = time.monotonic() - trial.broken_at
-    kept, why = trial.has(OPTIONS), trial.text(f"{SWITCH}/undone")
+    kept, why = trial.hardened, trial.text(f"{SWITCH}/undone")
     wrong = wrong_files(trial, kept=kept) if way.full else []
     wrong += _wrong_firewalld(trial, kept=kept) if system in OF_DNF else []
     wrong += enforcing.wrong_labels(trial) if trial.node.virtual else []
@@ -274,7 +277,8 @@ def _reason(undone: str) -> str:
 def _fleet(lab: Lab, trial: Trial, way: Way, system: str, repositories: dict[str, Any]) -> None:
     """Write the fleet of a trial with the way's settings."""
     kernel = trial.node.kernel if trial.node.virtual else KERNELS.get(system) or BY_SYSTEM[system].kernel
-    settings = {"ssh": {}, "firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
+    settings = {"firewall": {"fleet": ["192.0.2.0/24"]}, "kernel": kernel, **way.settings}
+    settings["ssh"] = {**SSH.get(system, {}), **way.settings.get("ssh", {})}
     group = {
         "profile": PROFILE,
         "os": system,

@@ -18,7 +18,7 @@ from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.variants import with_control_groups, with_network_parameters
 from tests.lab.command_line import gpuprov
-from tests.systems import IMAGES
+from tests.systems import IMAGES, SSH
 
 STACK = {
     "repository": "nvidia",
@@ -42,7 +42,6 @@ SETTINGS = {
     "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
     "profiling_counters": True,
     "health": {},
-    "ssh": {},
     "firewall": {"open": [{"ports": [8888]}]},
 }
 
@@ -110,7 +109,7 @@ def new_chain(lab: Lab, folder: Path, system: str, stack: dict[str, Any] = STACK
                     "os": system,
                     "hosts": {node.name: node.address},
                     "stack": stack,
-                    "settings": {"kernel": node.kernel, **SETTINGS},
+                    "settings": {"kernel": node.kernel, "ssh": SSH.get(system, {}), **SETTINGS},
                 }
             },
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,11 +114,30 @@ def test_what_is_restored_once_more_and_fails_is_tried_until_it_works(bare: Node
     seen = bare.run(
         "echo MaxAuthTries 3 >/etc/ssh/sshd_config.d/00-gpuprov.conf; yes | head -n 999 >/run/fails;"
         f" sh {HOME}/switch undo mine why; echo $?; systemctl is-active gpuprov-deadman.timer; rm /run/fails;"
-        " systemctl start gpuprov-deadman.service; systemctl is-active ssh; ls /etc/ssh/sshd_config.d"
+        " systemctl start --wait gpuprov-deadman.service; systemctl is-active ssh; ls /etc/ssh/sshd_config.d"
     )
     assert seen.stdout.split() == ["1", "active", "active"]
     again = bare.run(f"sh {HOME}/switch undo mine why; cat {HOME}/restored; grep -c . {HOME}/history")
     assert again.stdout.split() == ["mine", "1"]
+
+
+@pytest.mark.slow
+def test_what_cannot_be_restored_at_a_boot_is_tried_until_it_works(module_lab: Lab) -> None:
+    """Check that the boot goes on meanwhile, and that a login is possible."""
+    [node] = module_lab.up(1, "debian12", names=["boots"])
+    node.run("cat >/root/deadman.sh", input=SCRIPT)
+    changed = "echo MaxAuthTries 3 >/etc/ssh/sshd_config.d/00-gpuprov.conf"
+    node.run(f"T=mine; {ARM}; {changed}; mv {HOME}/saved/etc/sudoers /root/kept")
+    node.reboot()
+    assert node.run(f"cat {HOME}/restoring").stdout == "mine\n"
+    node.run(f"mv /root/kept {HOME}/saved/etc/sudoers")
+    deadline = time.monotonic() + 30
+    while node.run(f"cat {HOME}/restored", check=False).stdout != "mine\n":
+        assert time.monotonic() < deadline
+        time.sleep(1)
+    assert node.run(
+        "sshd -T | grep maxauthtries; ls /etc/systemd/system | grep deadman", check=False
+    ).stdout == ("maxauthtries 6\n")
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, times: int) -> None:

@@ -25,6 +25,7 @@ DRIVERS = ("580.126.16", "595.71.05")
 """The driver before and after the upgrade."""
 LACKING = ("podman", "node_exporter")
 STACKS: dict[str, dict[str, Any]] = {
+    "rhel8": {**STACK, "podman": "4.9"},
     "rhel10": {**STACK, "podman": "5.6"},
     "amzn2023": {
         **{name: version for name, version in STACK.items() if name not in LACKING},

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuprov.bootstrap.enter import python_of
 from gpuprov.catalog import load
 from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from tests.lab.auditor import complaints
 from tests.lab.command_line import gpuprov
-from tests.systems import IMAGES, OF_DNF
+from tests.systems import IMAGES, OF_DNF, SSH
 
 pytestmark = pytest.mark.slow
 DRIVERS = {**dict.fromkeys(OF_DNF, "580.126.16"), "ubuntu26.04": "610.57.04"}
@@ -56,6 +57,8 @@ def hardened(
     folder = tmp_path_factory.mktemp("fleet")
     mirror = nvidia.build(folder / "mirror", load(), [system])
     [node] = module_lab.up(1, os=IMAGES[system], gpu="a100x4", names=[system.replace(".", "")])
+    python = python_of(system)
+    node.run(f"command -v {python} || dnf -q -y install {python}")
     with served(mirror.root) as server:
         urls = mirror.urls(server.url)
         fleet = {
@@ -67,7 +70,7 @@ def hardened(
                     "os": system,
                     "hosts": {node.name: node.address},
                     "stack": {"repository": "nvidia", "driver": DRIVERS[system]},
-                    "settings": {"kernel": node.kernel, "ssh": {}, "firewall": {}},
+                    "settings": {"kernel": node.kernel, "ssh": SSH.get(system, {}), "firewall": {}},
                 }
             },
         }
@@ -85,6 +88,9 @@ def test_after_it_both_witnesses_and_the_auditor_have_no_complaint(hardened: Har
     applied = gpuprov(hardened.folder, *apply, code=None)
     assert "failed" not in applied.stdout, applied.stdout + applied.stderr
     assert hardened.drift() == hardened.failed() == {}
-    assert complaints(hardened.node) == []
+    found = complaints(hardened.node)
+    if hardened.node.os in SSH:  # the policy `compatible` has algorithms of which the auditor warns
+        found = [each for each in found if each[2] == "fail"]
+    assert found == []
     again = json.loads(gpuprov(hardened.folder, *apply, "--full", "-o", "json", code=None).stdout)
     assert again["nodes"][0]["changed"] == 0

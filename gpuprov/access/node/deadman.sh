@@ -25,7 +25,7 @@ selinux=/sys/fs/selinux/enforce
 saved_etc=/etc/.gpuprov-deadman
 folders="/etc/ssh /etc/gpuprov /etc/sudoers.d $units/ssh.service.d $units/sshd.service.d $units/ssh.socket.d
 $units/nftables.service.d"
-files="/etc/sudoers /etc/hosts.allow /etc/hosts.deny /etc/default/ssh
+files="/etc/sudoers /etc/hosts.allow /etc/hosts.deny /etc/default/ssh /etc/sysconfig/sshd
 $units/gpuprov-firewall.service $units/sysinit.target.wants/gpuprov-firewall.service"
 
 . files.sh
@@ -122,14 +122,20 @@ table() {
 }
 
 write_units() { # seconds
+    # systemd 239 (RHEL 8) rejects Restart= of a oneshot, and only a oneshot holds back the units after it: if the one
+    # for the boot fails, the other one tries again. By default that would require sysinit.target, and so start the
+    # first one once more.
     # Not the alias of sshd's unit: systemd would keep it apart while the unit is masked, and mix up both after that.
     unit=$(sshd_unit)
     cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
 [Unit]
 Description=Restore the old SSH and firewall
+DefaultDependencies=no
+After=sysinit.target
+Before=shutdown.target
+Conflicts=shutdown.target
 StartLimitIntervalSec=0
 [Service]
-Type=oneshot
 ExecStart=/bin/sh $home/switch restore "no new login proved the change in time"
 Restart=on-failure
 RestartPreventExitStatus=3
@@ -154,13 +160,11 @@ Conflicts=shutdown.target
 Wants=network-pre.target
 ConditionPathExists=|$home/armed
 ConditionPathExists=|$home/restoring
-StartLimitIntervalSec=0
+OnFailure=gpuprov-deadman.service
 [Service]
 Type=oneshot
 ExecStart=/bin/sh $home/switch restore "the node was booted before a new login had proved the change"
-Restart=on-failure
-RestartPreventExitStatus=3
-RestartSec=5
+SuccessExitStatus=3
 [Install]
 WantedBy=sysinit.target
 EOF_UNIT

@@ -50,3 +50,20 @@ restart_sshd() { # unit: restart it, after the end of processes that systemd has
     done
     systemctl restart "$1"
 }
+
+sshd_has_drop_ins() { # OpenSSH before 8.2 does not know Include
+    ! echo 'Include /none' | sshd -t -f /dev/stdin 2>&1 | grep -q 'Bad configuration option: Include'
+}
+
+write_first() { # options on standard input, path of a drop-in: write the options that sshd reads first
+    if sshd_has_drop_ins; then
+        test ! -e "$1" && replace_file "$1" 644
+    else # the block of gpuprov_block.py; this OpenSSH has two names for one question
+        ! grep -qx '# BEGIN gpuprov' /etc/ssh/sshd_config && {
+            echo '# BEGIN gpuprov'
+            cat
+            printf '%s\n' 'ChallengeResponseAuthentication no' '# END gpuprov'
+            cat /etc/ssh/sshd_config
+        } | replace_file /etc/ssh/sshd_config 600
+    fi
+}

@@ -15,7 +15,7 @@ from gpuprov_lab.mirror import rpm
 from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.publishers import HIDDEN, UNITS
 from gpuprov_lab.mirror.specs import PackageSpec
-from gpuprov_lab.releases import GNU_BASE, Release
+from gpuprov_lab.releases import PYTHON, Release
 from gpuprov_lab.rpm_family import services, sshd
 
 REPOSITORIES = "usr/share/gpuprov-lab/repositories"
@@ -73,7 +73,7 @@ ExecStart=/usr/bin/dnf-automatic --timer
 """
 RUN_AUTOMATIC = """\
 #!/bin/sh
-exec python3 -c 'import sys; from dnf.automatic.main import main; sys.exit(main(sys.argv[1:]))' "$@"
+exec /{python} -c 'import sys; from dnf.automatic.main import main; sys.exit(main(sys.argv[1:]))' "$@"
 """
 NEW_KERNEL = '#!/bin/sh\n[ "$1" != add ] || exec /usr/sbin/dkms autoinstall -k "$2"\n'
 
@@ -88,12 +88,12 @@ def base(release: Release) -> tuple[str, ...]:
     """Return the packages of a fresh node, as names in rpm's database; their files are Debian's, and belong
     to none.
     """
-    return (*release.own, *GNU_BASE, *(name for name in release.kernels if not name.endswith("-devel")))
+    return (*release.own, *release.base, *(name for name in release.kernels if not name.endswith("-devel")))
 
 
 def packages(release: Release) -> dict[str, list[PackageSpec]]:
     """Return the played repositories: name → stub packages."""
-    plain = [name for name in (*release.own, *GNU_BASE, *OFFERED) if name not in release.kernels]
+    plain = [name for name in (*release.own, *release.base, *OFFERED) if name not in release.kernels]
     contents = {release.own[1]: {_sources_file(release): _sources(release).encode()}}
     version = f"{release.version}-1.{release.dist}"
     found = [PackageSpec(name, version, "x86_64", files=contents.get(name, {})) for name in plain]
@@ -106,11 +106,8 @@ def packages(release: Release) -> dict[str, list[PackageSpec]]:
         _wrapper("make", release.oldest("make")),
         _dkms(release.oldest("dkms")),
         _version_lock(release.oldest("python3-dnf-plugin-versionlock")),
-        _automatic(release.oldest("dnf-automatic")),
-        *(
-            PackageSpec(name, release.oldest(name), "x86_64", links={f"usr/bin/{name}": "python3"})
-            for name in release.pythons
-        ),
+        _automatic(release),
+        *(_python(release, name) for name in release.pythons),
         *services.firewalls(release),
     ]
     first, *others = release.repositories
@@ -167,16 +164,24 @@ def _version_lock(version: str) -> PackageSpec:
     )
 
 
-def _automatic(version: str) -> PackageSpec:
+def _python(release: Release, name: str) -> PackageSpec:
+    """Return the stub of a further Python; it is `python3` in PATH if the release's own is not there."""
+    links = {f"usr/bin/{name}": f"/{release.python}"}
+    if release.python != PYTHON:
+        links[PYTHON] = name
+    return PackageSpec(name, release.oldest(name), "x86_64", links=links)
+
+
+def _automatic(release: Release) -> PackageSpec:
     """Return the stub of dnf-automatic, with its configuration, program and timer."""
     files = {
         "etc/dnf/automatic.conf": AUTOMATIC,
-        "usr/bin/dnf-automatic": RUN_AUTOMATIC,
+        "usr/bin/dnf-automatic": RUN_AUTOMATIC.format(python=release.python),
         f"{UNITS}/dnf-automatic.timer": TIMER,
         f"{UNITS}/dnf-automatic.service": SERVICE,
     }
     encoded = {path: text.encode() for path, text in files.items()}
-    return PackageSpec("dnf-automatic", version, "noarch", files=encoded)
+    return PackageSpec("dnf-automatic", release.oldest("dnf-automatic"), "noarch", files=encoded)
 
 
 def files(release: Release) -> dict[str, str]:
@@ -222,6 +227,19 @@ def add(root: Path, release: Release) -> None:
         (root / KEYS / release.key).write_bytes(key.public)
 
 
+def _play_python(release: Release) -> str:
+    """Return shell commands that take Debian's Python out of PATH, if the release's own is not there."""
+    if release.python == PYTHON:
+        return ""
+    return f"""\
+mkdir -p /{release.python.rpartition("/")[0]}
+ln -s $(readlink -f /{PYTHON}) /{release.python}
+grep -lIE '^#! ?/{PYTHON}' /usr/bin/* /usr/sbin/* $hidden/bin/* |
+    xargs sed -i --follow-symlinks '1s,/{PYTHON},/{release.python},'
+rm /{PYTHON}
+"""
+
+
 def play(release: Release) -> str:
     """Return shell commands that turn the installed Debian into the played system. The text has no braces."""
     kernel = release.kernel
@@ -253,7 +271,7 @@ rm -f /etc/nftables.conf /etc/sysconfig/nftables.conf
 groupdel docker || :
 rm /etc/ssh/sshd_config
 cp -a --no-preserve=ownership /{STAGED}/. /
-{sshd.PLAY}# Debian's package manager, last.
+{sshd.play(release)}{_play_python(release)}# Debian's package manager, last.
 systemctl disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer
 paths=$(dpkg --listfiles apt dpkg | grep -E '^/(usr/)?s?bin/.')
 mv /lib/systemd/system/apt-daily* /lib/systemd/system/dpkg-db-backup* $hidden/units/

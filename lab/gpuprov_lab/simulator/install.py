@@ -15,12 +15,14 @@ from gpuprov_lab.simulator.node.places import HOME
 from gpuprov_lab.simulator.server import write_server
 
 PROGRAMS = Path("usr/lib/gpuprov-sim")
+PYTHONS = ("usr/bin/python3", "usr/libexec/platform-python")
+"""Programs of a node's own Python; a node that plays RHEL 8 has the second."""
 HOOK = """\
 # The simulator's stand-ins exist while the packages that they stand in for are unpacked.
 post-invoke=/usr/lib/gpuprov-sim/arrange
 """
 LAUNCHER = """\
-#!/usr/bin/python3 -IS
+#!/usr/lib/gpuprov-sim/python3 -IS
 import sys
 
 sys.path.insert(0, "/usr/lib/gpuprov-sim")
@@ -113,6 +115,8 @@ def _copy_program(root: Path) -> None:
         for unit in UNITS:
             _write(root / "usr/lib/systemd/system" / unit, (package / unit).read_text())
     (programs / "arrange").chmod(0o755)
+    own = next((path for path in PYTHONS if (root / path).is_symlink()), PYTHONS[0])
+    (programs / "python3").symlink_to(f"/{own}")
     for name in {Path(target).name for target in DRIVER_PROGRAMS} | {*KMOD_PROGRAMS, "gpuprov-sim"}:
         _write_program(programs / "bin" / name, LAUNCHER.format(name=name))
     _write_program(programs / "bin/modprobe-simulated", LAUNCHER.format(name="modprobe"))

@@ -5,17 +5,20 @@ Runs on the node, with the modules of plugins/module_utils. Argument: a JSON obj
 for which the dead man's switch is armed.
 
     {"armed": "", "included": true, "taken": {"2222": "python3"}, "groups": ["root"], "weak_keys": [],
-     "selinux": true, "unlabelled": ["2222"], "claimed": {"2225": "FILE:7"}, "semanage": true, "unit": "ssh",
+     "drop_ins": true, "policy": false, "selinux": true, "unlabelled": ["2222"],
+     "claimed": {"2225": "FILE:7"}, "semanage": true, "unit": "ssh",
      "elsewhere": {"812": "/usr/sbin/sshd"}, "socket": false, "stale": false,
      "hindrance": ["/etc/systemd/system/ssh.service.d/a.conf:2 ConditionPathExists=/none"],
      "differs": {"maxauthtries": "6"},
      "earlier": ["/etc/ssh/sshd_config.d/00-cloud.conf:1 (PasswordAuthentication yes)"], "by": []}
 
-`unlabelled` are requested ports that SELinux's policy does not give to sshd, `claimed` those to which the
-site gives another type, with the place, and `semanage` is whether the program that labels ports is installed.
-`elsewhere` are processes of sshd that listen on a requested port and are not of its unit, with commands.
-`hindrance` are lines with which systemd would not start sshd. `differs` are requested options that are not in
-effect. `by` are the first lines that set them, `earlier` those that sshd reads before the role's file.
+`drop_ins` is whether sshd knows Include (OpenSSH 8.2), and `policy` whether its unit passes the system's
+crypto policy on the command line. `unlabelled` are requested ports that SELinux's policy does not give to
+sshd, `claimed` those to which the site gives another type, with the place, and `semanage` is whether the
+program that labels ports is installed. `elsewhere` are processes of sshd that listen on a requested port and
+are not of its unit, with commands. `hindrance` are lines with which systemd would not start sshd. `differs`
+are requested options that are not in effect. `by` are the first lines that set them, `earlier` those that
+sshd reads before the role's file.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ EARLIER: dict[Path, bool] = {}
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 question = json.loads(sys.argv[1])
 options = {keyword.lower(): str(value) for keyword, value in question["options"].items()}
+options.pop("challengeresponseauthentication", None)  # sshd prints it as kbdinteractiveauthentication
 
 
 def said(*command: str) -> str:
@@ -64,6 +68,12 @@ def effective() -> dict[str, str]:
         keyword, _space, value = line.partition(" ")
         found.setdefault(keyword, []).append(SYNONYMS.get(value.strip(), value.strip()))
     return {keyword: " ".join(values) for keyword, values in found.items()}
+
+
+def has_drop_ins() -> bool:
+    """Return whether sshd knows Include."""
+    tried = said("sh", "-c", "echo Include /none | sshd -t -f /dev/stdin 2>&1; :")
+    return "Bad configuration option: Include" not in tried
 
 
 def taken() -> dict[str, str]:
@@ -177,6 +187,8 @@ look = {
     "included": bool(
         re.search(r"^\s*Include\s+(?:.*\s)?/etc/ssh/sshd_config\.d/\*\.conf", text, re.M | re.I)
     ),
+    "drop_ins": has_drop_ins(),
+    "policy": "$CRYPTO_POLICY" in said("systemctl", "cat", f"{unit}.service"),
     "taken": taken(),
     "selinux": Path(ENFORCE).exists(),
     "unlabelled": [port for port, place in ports.items() if not place],

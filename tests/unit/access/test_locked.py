@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -18,7 +19,8 @@ from gpuprov.model.settings.access import Firewall, Ssh
 from tests.systems import SUPPORTED
 
 HOSTS = {"gpu01": "10.0.0.1", "gpu02": "10.0.0.2", "gpu03": "fd00::3"}
-MODERN_SYSTEMS = (*SUPPORTED, "rhel10")
+OLD = "rhel8"
+"""A system with an OpenSSH that has neither drop-ins nor a post-quantum key exchange."""
 
 
 def locked(
@@ -43,11 +45,16 @@ def locked(
     return {name: setting.value for name, setting in found.items()}
 
 
-@pytest.mark.parametrize("system", MODERN_SYSTEMS)
+@pytest.mark.parametrize("system", SUPPORTED)
 @pytest.mark.parametrize("policy", ["modern", "compatible"])
 def test_every_policy_has_algorithms_for_every_system(system: str, policy: str) -> None:
+    if (system, policy) == (OLD, "modern"):
+        with pytest.raises(Refused, match=r"of rhel8 is 8\.0, without a key exchange of `modern`"):
+            locked({"policy": policy}, system=system)
+        return
     options = locked({"policy": policy}, system=system)["ssh"]["options"]
-    for keyword in ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", "PubkeyAcceptedAlgorithms"):
+    users = "PubkeyAcceptedKeyTypes" if system == OLD else "PubkeyAcceptedAlgorithms"
+    for keyword in ("KexAlgorithms", "Ciphers", "MACs", "HostKeyAlgorithms", users):
         assert all(options[keyword].split(",")), keyword
     assert options["PasswordAuthentication"] == options["KbdInteractiveAuthentication"] == "no"
 
@@ -67,10 +74,22 @@ def test_no_policy_offers_what_is_broken() -> None:
         ]
 
 
-@pytest.mark.parametrize("system", ["rhel8", "debian11", "ubuntu20.04", "sles15"])
-def test_an_older_openssh_is_refused(system: str) -> None:
-    with pytest.raises(Refused, match=r"8\.7 or later"):
-        locked({}, system=system)
+def test_an_openssh_of_which_nothing_is_known_is_refused() -> None:
+    with pytest.raises(Refused, match=r"8\.0 or later"):
+        locked({}, system="sles15")
+
+
+def test_an_old_openssh_gets_only_keywords_and_names_that_it_knows() -> None:
+    options = locked({"policy": "compatible"}, system=OLD)["ssh"]["options"]
+    later = {"PubkeyAcceptedAlgorithms", "RequiredRSASize", "PerSourcePenaltyExemptList", "Include"}
+    assert not later & set(options)
+    assert not re.search("sk-|sntrup|mlkem", " ".join(options.values()))
+
+
+def test_an_old_openssh_has_two_keywords_for_one_method_and_both_are_off() -> None:
+    options = locked({"policy": "compatible"}, system=OLD)["ssh"]["options"]
+    assert options["KbdInteractiveAuthentication"] == options["ChallengeResponseAuthentication"] == "no"
+    assert "ChallengeResponseAuthentication" not in locked({}, system="rhel9")["ssh"]["options"]
 
 
 def test_root_is_not_shut_out_while_the_fleet_logs_in_as_root() -> None:

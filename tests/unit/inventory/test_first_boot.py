@@ -111,10 +111,10 @@ def test_it_names_no_other_machine_and_no_workers(
     tmp_path: Path, locked: MakeLock, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     """Leave out places and services: with these the machine would refuse to apply its lock to itself."""
-    of_all = "controllers: 'tls://gw.example:8790'\nracks: {west7: 'gpu[01-02]', west8: l1}\n"
+    of_all = "controllers: 'tls://gw.example:8790'\nracks: {row7: 'gpu[01-02]', row8: l1}\n"
     write_lock(locked(FLEET + of_all), tmp_path / "fleet.lock.yml")
     text = written(exported(capfdbinary, tmp_path / "fleet.lock.yml"))[LOCK]
-    assert not {word for word in ("controllers", "gw.example", "racks", "b8") if word in text}
+    assert not {word for word in ("controllers", "gw.example", "racks", "row8") if word in text}
 
 
 def test_it_fits_and_the_same_lock_gives_the_same_bytes(

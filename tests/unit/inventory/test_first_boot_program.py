@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import json
@@ -505,17 +504,6 @@ def test_pips_trouble_is_reported_apart(without_gpuprov: Machine, said: str, sta
     write_program(without_gpuprov.folder / "pip", f'printf "{said}\\n"; exit 1')
     without_gpuprov.boot()
     assert without_gpuprov.state["state"] == state
-
-
-def test_it_is_python_3_6() -> None:
-    """Avoid modules and arguments newer than Python 3.6, which `ast` does not detect."""
-    text = Path(first_boot.__file__).read_text()
-    tree = ast.parse(text, feature_version=(3, 6))
-    arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
-    assert not arguments & {"capture_output", "text", "missing_ok", "dirs_exist_ok"}
-    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat"}
-    assert "import annotations" not in text
 
 
 SECRET = "hUnter2xYz9"  # noqa: S105

@@ -44,7 +44,7 @@ def test_nodes_are_grouped_by_system_and_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("os", "system"),
     [("debian12", "debian12"), ("debian13-minimal", "debian13"), ("ubuntu26.04-played", "ubuntu26.04"),
-     ("rocky9-played", "rhel9"), ("rocky10-played", "rhel10"),
+     ("rocky8-played", "rhel8"), ("rocky9-played", "rhel9"), ("rocky10-played", "rhel10"),
      ("amazon2023-played", "amzn2023")],
 )  # fmt: skip
 def test_a_mirror_is_stated_for_the_system_that_a_node_plays(os: str, system: str, tmp_path: Path) -> None:

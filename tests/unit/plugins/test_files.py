@@ -20,7 +20,15 @@ Play = Callable[..., dict[str, Any]]
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
     """Function that runs gpuprov_files and returns its answer."""
     monkeypatch.setattr(gpuprov_files, "OWNER", (os.geteuid(), os.getegid()))
-    stated = {"mode": "0644", "keep_mode": False, "backup": False, "validate": None, "wanted": True}
+    stated = {
+        "mode": "0644",
+        "keep_mode": False,
+        "backup": False,
+        "validate": None,
+        "wanted": True,
+        "block": False,
+        "replaces": None,
+    }
 
     def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
         """Run gpuprov_files with these options; return its answer."""
@@ -200,3 +208,88 @@ def test_a_backup_has_only_what_was_read_and_no_set_id_bits(
     backup = Path(str(gpuprov_files.back_up(str(ours))))
     assert (backup.read_text(), mode(str(backup))) == ("ours\n", 0o640)
     assert backup.stat().st_mtime_ns == 2 * 10**9
+
+
+OTHERS = """\
+# The site's.
+HostKey /etc/ssh/a
+UsePAM yes
+hostkey=/etc/ssh/b
+Match User git
+    X11Forwarding no
+"""
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> dict[str, Any]:
+    """Return a block for a file of others, which exists."""
+    path = tmp_path / "sshd_config"
+    path.write_text(OTHERS)
+    path.chmod(0o640)
+    return {"path": str(path), "content": "Port 22\nUsePAM no\n", "mode": "0600", "block": True}
+
+
+def test_a_block_comes_before_the_lines_of_others_and_is_replaced(play: Play, block: dict[str, Any]) -> None:
+    path = Path(block["path"])
+    first, second = play(files=[block]), play(files=[block])
+    whole = f"# BEGIN gpuprov\n{block['content']}# END gpuprov\n{OTHERS}"
+    assert path.read_text() == whole
+    assert mode(block["path"]) == 0o640
+    assert (first["written"], second["changed"]) == ([block["path"]], False)
+    assert first["diff"][0]["after"] == whole
+    play(files=[{**block, "content": "Port 2222\n"}])
+    assert path.read_text() == f"# BEGIN gpuprov\nPort 2222\n# END gpuprov\n{OTHERS}"
+
+
+def test_a_block_that_is_not_wanted_goes_and_the_file_stays(play: Play, block: dict[str, Any]) -> None:
+    play(files=[block])
+    unwanted = {**block, "wanted": False}
+    assert play(files=[unwanted])["written"] == [block["path"]]
+    assert Path(block["path"]).read_text() == OTHERS
+    assert play(files=[unwanted])["changed"] is False
+    Path(block["path"]).unlink()
+    assert play(files=[unwanted])["changed"] is False
+    assert not Path(block["path"]).exists()
+
+
+def test_lines_of_others_that_would_add_up_are_commented_out(play: Play, block: dict[str, Any]) -> None:
+    play(files=[{**block, "replaces": r"(?i)\s*HostKey[\s=]"}])
+    text = Path(block["path"]).read_text()
+    mark = "# replaced by gpuprov: "
+    assert f"\n{mark}HostKey /etc/ssh/a\nUsePAM yes\n{mark}hostkey=/etc/ssh/b\nMatch" in text
+    assert play(files=[{**block, "replaces": r"(?i)\s*HostKey[\s=]"}])["changed"] is False
+
+
+def test_the_whole_file_with_a_block_is_tried_and_check_changes_nothing(
+    play: Play, block: dict[str, Any]
+) -> None:
+    says = play(files=[{**block, "validate": "grep -c nothing %s"}])["failure"]["says"]
+    assert says.startswith(f"{block['path']} would not be valid")
+    tried = {**block, "validate": "sh -c 'grep -q ^Port $1 && grep -q ^Match $1' try %s"}
+    assert play(check=True, files=[tried])["written"] == [block["path"]]
+    assert Path(block["path"]).read_text() == OTHERS
+    assert play(files=[tried])["written"] == [block["path"]]
+
+
+@pytest.mark.parametrize("marks", ["# BEGIN gpuprov\n", "# END gpuprov\n# BEGIN gpuprov\n"])
+def test_a_block_without_its_end_is_refused(play: Play, block: dict[str, Any], marks: str) -> None:
+    Path(block["path"]).write_text(marks + OTHERS)
+    assert "needs one line '# BEGIN gpuprov' and one" in play(files=[block])["failure"]["says"]
+    assert Path(block["path"]).read_text() == marks + OTHERS
+
+
+def test_a_line_that_another_program_adds_meanwhile_is_kept(
+    play: Play, block: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(block["path"])
+    really = gpuprov_files.validate
+
+    def validate(file: dict[str, Any]) -> None:
+        """Add a line after the file was read."""
+        path.write_text(f"{path.read_text()}    AllowTcpForwarding no\n")
+        really(file)
+
+    monkeypatch.setattr(gpuprov_files, "validate", validate)
+    play(files=[block])
+    assert path.read_text().startswith("# BEGIN gpuprov\nPort 22\n")
+    assert path.read_text().endswith(f"{OTHERS}    AllowTcpForwarding no\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,20 @@ def test_a_node_sets_no_key_of_a_result_but_those_of_the_module(
     action, module = on_node(STRANGE, monkeypatch, tmp_path)
     result = action.settle("gpuprov_unit", {"acts": module.are_texts}, {}, {})
     assert result == {"changed": True, "acts": ["start"], "output": []}
+
+
+@pytest.mark.parametrize("python", ["/usr/bin/python3.12", None])
+def test_a_python_that_is_not_there_is_named(
+    python: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    action, module = on_node({}, monkeypatch, tmp_path)
+    said = {"rc": 127, "stdout": "", "stderr": "/bin/sh: 1: /usr/bin/python3.12: not found"}
+    monkeypatch.setattr(module.OnNode, "execute", lambda *_: said)
+    words = (
+        f"{python or 'python3'}, in which the scripts of roles run, is not on the node; install it there, as"
+    )
+    with pytest.raises(module.AnsibleActionFail, match=f"{re.escape(words)} `gpuprov bootstrap`"):
+        action.ask("look.py", "", {}, {"ansible_python_interpreter": python} if python else {})
 
 
 @pytest.mark.parametrize("wrong", [5, ["start", 5], {"a": 1}, None])

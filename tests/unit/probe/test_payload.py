@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import gc
 import hashlib
@@ -23,7 +22,6 @@ from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import (
     ANSWER_LIMIT,
-    MODULES,
     Answered,
     Parameters,
     build,
@@ -242,22 +240,6 @@ def test_control_characters_of_a_node_do_not_reach_the_terminal() -> None:
     with pytest.raises(NodeFailed) as failed:
         parse_answer(b"", NONCE, stderr=b"\x1b[31mred\x07\n")
     assert str(failed.value) == r"no answer from the probe: \x1b[31mred\x07"
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_node_side_is_python_3_6(name: str) -> None:
-    """Avoid modules, functions and arguments newer than Python 3.6, which `ast` does not detect."""
-    text = (NODE / f"{name}.py").read_text()
-    tree = ast.parse(text, feature_version=(3, 6))
-    later = {"dataclasses", "contextvars", "importlib.resources", "zoneinfo", "tomllib", "graphlib"}
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not imported & later
-    assert "annotations" not in text
-    arguments = {word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords}
-    assert not arguments & {"capture_output", "text", "missing_ok", "dirs_exist_ok", "strict"}
-    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert not methods & {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache"}
 
 
 def test_what_is_sent_stays_small() -> None:

@@ -59,6 +59,15 @@ def test_a_compute_mode_that_is_not_stated_is_unset() -> None:
         assert gpu_settings.variables(group(**stated))["gpu_settings_compute_mode"] == expected
 
 
+def test_of_two_keywords_for_one_method_the_one_is_expected_by_which_sshd_shows_both() -> None:
+    options = {"Port": "22", "KbdInteractiveAuthentication": "no", "ChallengeResponseAuthentication": "no"}
+    found = ssh_hardening.expectations(group(ssh={"options": options}))
+    assert next(each.expected for each in found if each.check == "ssh.options") == {
+        "port": "22",
+        "kbdinteractiveauthentication": "no",
+    }
+
+
 def test_the_texts_that_options_of_sshd_name_are_files() -> None:
     stated = {"options": {}, "user_ca": ["ssh-ed25519 A a", "ssh-ed25519 B b"], "banner": "Keep out"}
     assert ssh_hardening.files(group(ssh=stated)) == {

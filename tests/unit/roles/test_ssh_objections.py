@@ -13,6 +13,8 @@ from tests import ROOT
 
 LOOK: dict[str, Any] = {
     "armed": "",
+    "drop_ins": True,
+    "policy": False,
     "included": True,
     "earlier": [],
     "taken": {},

@@ -1,0 +1,63 @@
+"""Programs that run in a node's own Python, which is 3.6 on RHEL 8: /usr/libexec/platform-python."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+PROGRAMS = sorted(
+    {
+        *(ROOT / "plugins/module_utils").glob("*.py"),
+        *(ROOT / "gpuprov/probe/node").glob("*.py"),
+        ROOT / "gpuprov/access/node/keys.py",
+        ROOT / "gpuprov/inventory/firstboot/node/first_boot.py",
+    }
+    - {ROOT / "gpuprov/probe/node/launcher.py"}  # of the health check, which needs Python 3.9
+)
+MODULES = {"dataclasses", "contextvars", "importlib.resources", "zoneinfo", "tomllib", "graphlib"}
+ARGUMENTS = {"capture_output", "text", "missing_ok", "dirs_exist_ok"}
+METHODS = {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache"}
+
+
+def later(text: str) -> Iterator[str]:
+    """Yield what a program has that Python 3.6 does not have, and `ast` does not refuse.
+
+    Raises:
+        SyntaxError: Python 3.6 would refuse its syntax.
+    """
+    for node in ast.walk(ast.parse(text, feature_version=(3, 6))):
+        if isinstance(node, ast.NamedExpr):  # which `ast` accepts in an f-string
+            yield ":="
+        elif isinstance(node, ast.Import):
+            yield from MODULES & {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            yield from (MODULES | {"__future__"}) & {node.module}
+        elif isinstance(node, ast.Call):
+            yield from ARGUMENTS & {word.arg for word in node.keywords}
+        elif isinstance(node, ast.Attribute):
+            yield from METHODS & {node.attr}
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_it_is_python_3_6(path: Path) -> None:
+    assert [*later(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from __future__ import annotations", "from dataclasses import dataclass", "import tomllib",
+     "run(['ls'], capture_output=True)", "run(['ls'], text=True)", "name.removeprefix('a')"],
+)  # fmt: skip
+def test_what_python_3_6_does_not_have_is_found(text: str) -> None:
+    assert len([*later(text)]) == 1
+
+
+@pytest.mark.parametrize("text", ["def f(a, /): pass", "if (a := 1): pass", "with (open(a) as b): pass"])
+def test_later_syntax_is_found(text: str) -> None:
+    with pytest.raises(SyntaxError):
+        next(later(text), None)
