@@ -150,8 +150,7 @@ class OnNode(ActionBase):
         if said["rc"] == NOT_FOUND:
             name = "python3" if python is SYSTEM_PYTHON else python[0]
             raise AnsibleActionFail(
-                f"{name}, in which the scripts of roles run, is not on the node;"
-                " install it there, as `gpuprov bootstrap` does"
+                f"{name}, in which the scripts of roles run, is not on the node; run `gpuprov bootstrap`"
             )
         return answered(script, said)
 

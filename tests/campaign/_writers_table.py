@@ -76,6 +76,7 @@ def _files(path: Path) -> None:
         "path": str(path),
         "content": NEW,
         "mode": "0644",
+        "keep_mode": False,
         "backup": True,
         "validate": "test -s %s",
         "wanted": True,

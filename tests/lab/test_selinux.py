@@ -70,7 +70,7 @@ def unlabelled(folder: Path) -> tuple[Any, Any]:
 def test_both_witnesses_name_a_port_that_loses_its_label(module_lab: Lab, node: Node, tmp_path: Path) -> None:
     """Check a port that no policy names, one that the policy gives to others, and one of the site's."""
     mirror = nvidia.build(tmp_path / "mirror", load(), ["rhel9"])
-    apply = ("apply", "--yes", "--no-verify", "--guard", "180", "--role", "ssh_hardening")
+    apply = ("apply", "--yes", "--no-verify", "--guard", "600", "--role", "ssh_hardening")
     with served(mirror.root) as server:
         urls = mirror.urls(server.url)
         fleet = yaml.safe_load(module_lab.fleet("hgx-a100-4")) | {

@@ -182,10 +182,8 @@ def test_a_python_that_is_not_there_is_named(
     action, module = on_node({}, monkeypatch, tmp_path)
     said = {"rc": 127, "stdout": "", "stderr": "/bin/sh: 1: /usr/bin/python3.12: not found"}
     monkeypatch.setattr(module.OnNode, "execute", lambda *_: said)
-    words = (
-        f"{python or 'python3'}, in which the scripts of roles run, is not on the node; install it there, as"
-    )
-    with pytest.raises(module.AnsibleActionFail, match=f"{re.escape(words)} `gpuprov bootstrap`"):
+    words = f"{python or 'python3'}, in which the scripts of roles run, is not on the node;"
+    with pytest.raises(module.AnsibleActionFail, match=f"{re.escape(words)} run `gpuprov bootstrap`"):
         action.ask("look.py", "", {}, {"ansible_python_interpreter": python} if python else {})
 
 

@@ -36,7 +36,7 @@ def objections(**look: Any) -> list[str]:
         "__ssh_hardening_look": {**LOOK, **look},
         "__ssh_hardening_unlabelled": look.get("unlabelled", []),
         "__ssh_hardening_groups": [],
-        "__ssh_hardening_drop_in": "DROP_IN",
+        "__ssh_hardening_file": "FILE",
         "ssh_hardening_guard": "",
         "ssh_hardening_login": "root",
     }
