@@ -30,7 +30,7 @@ portcon tcp 3001 system_u:object_r:http_port_t:s0
 LISTED = POLICY.replace("3000-3002", "3000, 3002").format(
     moved="http_port_t                    tcp      2225, 3001\n", site="2222, 5000-5001, "
 )
-"""What `semanage port --list` prints with the site's labels, in which a range is divided."""
+"""Output of `semanage port --list` with the site's labels, in which a range is divided."""
 CASES = [
     ("2222 5001", []),
     ("22222 3002 22", []),

@@ -54,7 +54,7 @@ def test_a_folder_of_keys_that_was_removed_returns_with_its_label(tmp_path: Path
 
 
 def test_a_name_with_a_line_break_names_no_other_file(tmp_path: Path) -> None:
-    """A user can make ~/.ssh/authorized_keys a folder with such names.
+    """Have such names in ~/.ssh/authorized_keys, which a user can make a folder.
 
     `rm` only records its arguments, as an error would delete files of this machine.
     """
@@ -83,7 +83,7 @@ def test_a_saved_name_with_a_line_break_is_not_restored_as_two(tmp_path: Path) -
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
 def test_nothing_is_removed_through_a_link_of_a_user(tmp_path: Path) -> None:
-    """The login's ~/.ssh is a link to another user's, and had no keys when the switch was armed."""
+    """Have ~/.ssh of the login be a link to another user's, without keys when the switch was armed."""
     home, other = tmp_path / "home", tmp_path / "other"
     for folder in (tmp_path / "state/saved", home, other):
         folder.mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_nothing_is_removed_through_a_link_of_a_user(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_keys_is_not_saved(tmp_path: Path) -> None:
-    """Its user could have root follow the names in it."""
+    """Save none of its names: its user could have root follow them."""
     keys = tmp_path / "home/.ssh"
     for folder in (tmp_path / "state", tmp_path / "none", keys / "authorized_keys"):
         folder.mkdir(parents=True)
