@@ -35,8 +35,9 @@ sshd_hindrance() { # print the lines of the unit's files that would keep systemd
         { number++ }
         /^(Condition|Assert)[A-Za-z]+=|^ExecStart=./ { print path ":" number " " $0 }')
     conditions=$(echo "$stated" | sed -n 's/^[^ ]* \(Condition.*\|Assert.*\)/\1/p')
-    if echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1 | grep -q '^[A-Za-z]* failed'; then
-        echo "$stated" | grep -E '^[^ ]* (Condition|Assert)'
+    said=$(echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1) || :
+    if echo "$said" | grep -qE '^([A-Za-z]* failed|Unknown )'; then # systemd before 250 cannot check them
+        echo "$stated" | grep -E '^[^ ]* (Condition|Assert)' || :
     fi
     echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v 'ExecStart=.*sshd' || :
 }

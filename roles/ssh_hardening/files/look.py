@@ -97,7 +97,8 @@ def elsewhere() -> dict[str, str]:
 def hindrance(unit: str) -> list[str]:
     """Return the lines of a unit's files that would keep systemd from starting sshd, with their places.
 
-    These are its conditions if they fail, or a command that is not sshd.
+    These are its conditions if they fail, or if systemd cannot check them (before 250), or a command that is
+    not sshd.
     """
     path, number, conditions, command = "", 0, {}, ("", "sshd")
     for line in said("systemctl", "cat", unit).splitlines():
@@ -108,7 +109,7 @@ def hindrance(unit: str) -> list[str]:
             command = (f"{path}:{number}", line)
     tried = ["sh", "-c", 'systemd-analyze condition "$@" 2>&1', "sh", *conditions.values()]
     found = [] if "sshd" in command[1] else [" ".join(command)]
-    if conditions and re.search(r"(?m)^\w+ failed", output(*tried)):
+    if conditions and re.search(r"(?m)^(?:\w+ failed|Unknown )", output(*tried)):
         found += [" ".join(row) for row in conditions.items()]
     return found
 

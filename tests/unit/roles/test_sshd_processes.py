@@ -161,28 +161,30 @@ ExecStart=/usr/sbin/sshd -D
 """
 NO_SSHD = "/etc/sshd.service.d/a.conf:3 ExecStart=/bin/true"
 UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
+MET, FAILED = "Conditions succeeded.", "Conditions failed."
 
 
 @pytest.mark.parametrize(
-    ("more", "failed", "found"),
+    ("more", "said", "found"),
     [
-        ("", False, []),
-        ("", True, [UNMET]),
-        ("\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", False, [NO_SSHD]),
+        ("", MET, []),
+        ("", FAILED, [UNMET]),
+        ("", "Unknown operation 'condition'.", [UNMET]),
+        ("\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", MET, [NO_SSHD]),
         (
             "\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n",
-            True,
+            FAILED,
             [NO_SSHD, UNMET],
         ),
         (
             "\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/opt/wrap /usr/sbin/sshd -D\n",
-            False,
+            MET,
             [],
         ),
     ],
 )
 def test_what_keeps_sshd_from_starting_again_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: str, failed: bool, found: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: str, said: str, found: list[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["look.py", '{"options": {}, "login": "root"}'])
     look: Any = script("ssh_hardening")
@@ -191,6 +193,6 @@ def test_what_keeps_sshd_from_starting_again_is_named(
     is_socket = "*is-active*socket*) exit 3 ;;"
     shown = f'case "$*" in {is_socket} "cat ssh.service") cat {tmp_path}/unit ;; esac'
     write_program(tmp_path / "systemctl", shown)
-    write_program(tmp_path / "systemd-analyze", f"echo Conditions {'failed' if failed else 'succeeded'}. >&2")
+    write_program(tmp_path / "systemd-analyze", f'echo "{said}" >&2')
     assert look.hindrance("ssh.service") == found
     assert sorted(in_shell("sshd_hindrance").splitlines()) == sorted(found)
