@@ -26,7 +26,7 @@ from gpuprov_lab.variants import inside
 TOOLS = {"qemu-system-x86_64": "qemu-system-x86", "mke2fs": "e2fsprogs"}
 # Everything is emulated, on a machine that may be busy. Frequent attempts would keep sshd from answering.
 PATIENCE = Patience(900.0, 30.0, 1.0)
-FORWARDED = (22, 2222)
+FORWARDED = (22, 2222, 8008)
 """Ports of a machine that are reachable at its node's address."""
 KEY_PAUSE_S = 1.0  # an emulated firmware polls the keyboard only now and then
 

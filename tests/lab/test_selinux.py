@@ -29,7 +29,7 @@ UNTIL_RESTORED = f"timeout 200 sh -c 'until test -e {FOLDER}/restored; do sleep 
 CLAIMED = 2244
 """Port to which the site gives another type."""
 OF_POLICY = 8008
-"""Port that the policy gives to web servers."""
+"""Port that the policy gives to web servers; a virtual node forwards it."""
 LABELS = f"getenforce; restorecon -nvR -e {FOLDER}/saved /etc /home /root /var/lib/gpuprov"
 
 
