@@ -43,7 +43,7 @@ def test_the_disk_starts_with_a_table_of_one_bootable_partition_between_code_and
 def test_a_machine_answers_at_the_address_of_its_node() -> None:
     command = vm.boot_command(Path("/n/disk"), "198.18.0.7", Path("/run/netns/x"))
     assert command[:2] == ["nsenter", "--net=/run/netns/x"]
-    ports = "hostfwd=tcp:198.18.0.7:22-:22,hostfwd=tcp:198.18.0.7:2222-:2222"
+    ports = ",".join(f"hostfwd=tcp:198.18.0.7:{port}-:{port}" for port in (22, 2222, 8008))
     assert f"user,id=net,{ports}" in command
     assert "file=/n/disk,format=raw,if=virtio,cache=unsafe" in command
 
