@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.variants import with_control_groups, with_network_parameters
-from tests.lab.command_line import gpuprov
+from tests.lab.command_line import gpuprov, start
 from tests.systems import IMAGES, SSH
 
 STACK = {
@@ -76,6 +78,28 @@ class Chain:
         """Return drift as check → actual value."""
         [node] = json.loads(self.gpuprov("drift", "-o", "json", code=None).stdout)["nodes"]
         return {each["check"]: each["actual"] for each in node["drift"]}
+
+    def resume_killed_upgrade(self, lock: str) -> None:
+        """Upgrade to a lock, kill the controller while it applies, and resume the upgrade."""
+        process = start(self.folder, "upgrade", "--to", lock, "--yes", "-o", "json")
+        while '"apply"' not in self.journal():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.2)
+        time.sleep(20)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        done = self.gpuprov("upgrade", "--resume", "-o", "json", code=None)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def forget_packages(self) -> None:
+        """Put every repository out of reach, and remove the packages that dnf has fetched."""
+        self.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
+
+    def roll_back(self) -> None:
+        """Roll back, and have the repositories in reach again."""
+        back = self.gpuprov("rollback", "--yes", "-o", "json", code=None)
+        self.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
+        assert back.returncode == 0, back.stdout + back.stderr
 
     def journal(self) -> str:
         """Return the text of all journals of upgrades."""

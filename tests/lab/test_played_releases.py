@@ -7,8 +7,6 @@ not show is in docs/proof.md.
 from __future__ import annotations
 
 import json
-import signal
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +14,6 @@ import pytest
 
 from gpuprov_lab import Lab
 from gpuprov_lab.releases import BY_SYSTEM
-from tests.lab.command_line import start
 from tests.lab.dnf_chain import STACK, Chain, new_chain
 from tests.systems import OF_DNF
 
@@ -75,20 +72,10 @@ def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(chain: Ch
 def test_an_upgrade_whose_controller_dies_is_resumed_and_rolled_back(chain: Chain) -> None:
     """Kill the upgrade in its apply; then roll back with every repository out of reach."""
     chain.state("next.lock.yml", driver=DRIVERS[1])
-    process = start(chain.folder, "upgrade", "--to", "next.lock.yml", "--yes", "-o", "json")
-    while '"apply"' not in chain.journal():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.2)
-    time.sleep(20)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    done = chain.gpuprov("upgrade", "--resume", "-o", "json", code=None)
-    assert done.returncode == 0, done.stdout + done.stderr
+    chain.resume_killed_upgrade("next.lock.yml")
     assert chain.installed("nvidia-driver-cuda") == driver(chain, DRIVERS[1])
     assert chain.failed() == {}
-    chain.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
-    back = chain.gpuprov("rollback", "--yes", "-o", "json", code=None)
-    chain.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
-    assert back.returncode == 0, back.stdout + back.stderr
+    chain.forget_packages()
+    chain.roll_back()
     assert chain.installed("nvidia-driver-cuda") == driver(chain, DRIVERS[0])
     assert chain.drift() == chain.failed() == {}

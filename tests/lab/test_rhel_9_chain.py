@@ -6,8 +6,6 @@ The tests build on each other. What such a node does not show is in docs/proof.m
 from __future__ import annotations
 
 import json
-import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +13,6 @@ import pytest
 from gpuprov.access.deadman import FOLDER as HOME
 from gpuprov.access.scripts import node_script
 from gpuprov_lab import Lab
-from tests.lab.command_line import start
 from tests.lab.dnf_chain import Chain, new_chain
 
 pytestmark = pytest.mark.slow
@@ -101,15 +98,7 @@ def test_an_upgrade_whose_controller_dies_is_resumed(chain: Chain) -> None:
     chain.state("next.lock.yml", driver="595.71.05", docker="29.5")
     plan = json.loads(chain.gpuprov("upgrade", "--to", "next.lock.yml", "--plan", "-o", "json").stdout)
     assert plan["nodes"][0]["moves"]["nvidia-driver-cuda"]["to"] == DRIVERS[1]
-    process = start(chain.folder, "upgrade", "--to", "next.lock.yml", "--yes", "-o", "json")
-    while '"apply"' not in chain.journal():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.2)
-    time.sleep(20)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    done = chain.gpuprov("upgrade", "--resume", "-o", "json", code=None)
-    assert done.returncode == 0, done.stdout + done.stderr
+    chain.resume_killed_upgrade("next.lock.yml")
     assert chain.installed("nvidia-driver-cuda") == DRIVERS[1]
     assert chain.installed("docker-ce").startswith("3:29.5")
     assert "stream=595-open" in chain.node.run(STREAM).stdout
@@ -117,12 +106,10 @@ def test_an_upgrade_whose_controller_dies_is_resumed(chain: Chain) -> None:
 
 
 def test_a_rollback_needs_no_repository(chain: Chain) -> None:
-    chain.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
+    chain.forget_packages()
     kept = "/var/lib/gpuprov/lastgood/packages/libnccl-2*.rpm"  # in two versions, as after a killed rollback
     chain.node.run(f"rpm --install --oldpackage --force --nodeps --force-debian {kept}")
-    back = chain.gpuprov("rollback", "--yes", "-o", "json", code=None)
-    chain.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
-    assert back.returncode == 0, back.stdout + back.stderr
+    chain.roll_back()
     assert chain.installed("nvidia-driver-cuda") == DRIVERS[0]
     assert chain.installed("docker-ce").startswith("3:28.5")
     assert "stream=580-open" in chain.node.run(STREAM).stdout
