@@ -211,20 +211,27 @@ class Evidence:
 
     def is_confirmed(self, link: frozenset[str]) -> bool:
         """Return whether a link was bad in more than one round, and no other node alone explains that."""
-        return sum(self.of_link(link).values()) > 1 and not self.explaining(link)
+        return self._is_repeated(link) and not self.explaining(link)
 
     def explaining(self, link: frozenset[str]) -> frozenset[str]:
-        """Return the other nodes that were in each group in which a link was bad; empty if it never was."""
-        seen = self._bad_of_link(link)
+        """Return the other nodes that were in each group in which a link was bad; empty for a link that was
+        bad in fewer than two rounds.
+        """
+        seen = self._bad_of_link(link) if self._is_repeated(link) else []
         return frozenset.intersection(*(each.among for each in seen)) if seen else frozenset()
+
+    def _is_repeated(self, link: frozenset[str]) -> bool:
+        """Return whether a link was bad in more than one round."""
+        return sum(self.of_link(link).values()) > 1
 
     def _bad_of_link(self, link: frozenset[str]) -> list[Seen]:
         """Return the bad observations of a link."""
         return [each for each in self.of_node(min(link)) if each.link == link]
 
     def accused(self) -> dict[str, frozenset[str]]:
-        """Return nodes that were bad in at least two rounds to at least two peers, also in the last one in
-        which they were measured, and the other nodes of which one alone explains that; without bad nodes.
+        """Return node → the other nodes of which each alone explains its faults, without bad nodes.
+
+        These nodes were bad in at least two rounds, to at least two peers, and when they were last measured.
         """
         _, explained = self._scores(set(self.bad_nodes()))
         sound = set(self.trusted(explained))
@@ -237,7 +244,7 @@ class Evidence:
 
         Returns:
             Bad node → number of its bad rounds, number of peers with bad links in them, share of bad links in
-            all rounds; and each node that is not bad as others explain it → those of which one alone does.
+            all rounds; and node that does not count as bad → the other nodes, each of which explains that.
         """
         bad: dict[str, dict[int, list[Seen]]] = defaultdict(lambda: defaultdict(list))
         share: dict[str, list[bool]] = defaultdict(list)

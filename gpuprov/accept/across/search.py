@@ -177,12 +177,8 @@ class Search:
         found += [Group((helpers.pop(), node)) for node in self._ordered(alone) if helpers]
         for nodes in opened:
             ends = self._ordered(nodes)
-            twice = (
-                link
-                for link in map(frozenset, combinations(ends, 2))
-                if sum(self.evidence.of_link(link).values()) > 1
-            )
-            explaining = set(chain.from_iterable(map(self.evidence.explaining, twice)))
+            links = map(frozenset, combinations(ends, 2))
+            explaining = set(chain.from_iterable(map(self.evidence.explaining, links)))
             helper = next((node for node in reversed(helpers) if node not in explaining), None)
             if helper is None or nodes in self._silent:
                 found.append(Group(tuple(ends)))

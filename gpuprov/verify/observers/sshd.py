@@ -231,14 +231,13 @@ class Sshd(Observed):
         ages = {pid: int(age) for pid, *place, age in rows if place == ours and pid != "1"}
         if not ages:
             return {}
-        titles = (line.split(maxsplit=1) for line in lines_of(self.run(TITLES, ",".join(ages)).stdout))
-        return {
-            pid: (ages[pid], title)
-            for pid, title in (row for row in titles if len(row) > 1)
-            if pid in ages
-            and not (title.startswith("sshd: ") and not title.startswith("sshd: /"))
-            and not title.endswith("<defunct>")
-        }
+        found = {}
+        for line in lines_of(self.run(TITLES, ",".join(ages)).stdout):
+            pid, _, title = line.strip().partition(" ")
+            is_session = title.startswith("sshd: ") and not title.startswith("sshd: /")
+            if pid in ages and title and not is_session and not title.endswith("<defunct>"):
+                found[pid] = ages[pid], title.strip()
+        return found
 
     @cached_property
     def connection(self) -> tuple[str, str]:
