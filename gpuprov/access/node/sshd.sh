@@ -10,7 +10,8 @@ sshd_unit() {
 other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that listens and is not the main process
     unit=$(sshd_unit).service main=
     if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
-    ss -Hltnp "$1" | grep -o '"sshd",pid=[0-9]*' | sort -u | while IFS== read -r _ pid; do
+    # A program of a user can have `"sshd",pid=1` as its name.
+    ss -Hltnp "$1" | grep -o '("sshd",pid=[0-9]*,fd=' | sort -u | while IFS='=,' read -r _ _ pid _; do
         case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
         'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
         *) continue ;; # a session, which forwards a port

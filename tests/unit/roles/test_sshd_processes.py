@@ -124,6 +124,16 @@ def test_a_session_and_a_program_of_a_user_are_no_listeners(
         process.communicate()
 
 
+def test_a_name_that_contains_a_process_is_not_that_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
+) -> None:
+    play(monkeypatch, tmp_path, listener.pid, "0")
+    row = f'LISTEN 0 9 [::]:99 [::]:* users:((""sshd",pid={listener.pid}",pid=77,fd=3))'
+    write_program(tmp_path / "ss", f"echo '{row}'")
+    assert gpuprov_sshd.others() == []
+    assert in_shell("other_sshd ''") == ""
+
+
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
     did: list[Any] = []
