@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from gpuprov.doctor.judge import Diagnosis
-from gpuprov.doctor.units import concerned, gpu_serial
+if TYPE_CHECKING:
+    from gpuprov.doctor.judge import Diagnosis
 
 Kind = Literal[
     "fault", "gone", "reset", "reboot", "power", "out", "back", "mended", "accepted", "rejected", "tried"
@@ -91,6 +91,8 @@ def of_diagnosis(found: Diagnosis, fleet: str, at: str, known: Iterable[Event], 
     Args:
         known: events of the node's machine, in the order in which they were recorded.
     """
+    from gpuprov.doctor.units import concerned, gpu_serial
+
     if found.failure is not None:
         return []
     machine, known = machine_key(found.machine, found.host), list(known)
