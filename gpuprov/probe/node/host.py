@@ -213,6 +213,7 @@ def _runs(*names: str) -> bool:
     """Return whether a program runs whose name begins with one of these, and whose file is root's.
 
     Each process chooses its own name. Without root's rights the files of others are not known, and it counts.
+    A file that root cannot look at is on a file system that a user has mounted (FUSE), and does not count.
     """
     for pid in filter(str.isdecimal, names_in("/proc")):
         folder = "/proc/" + pid
@@ -221,8 +222,9 @@ def _runs(*names: str) -> bool:
                 program = os.readlink(folder + "/exe").rpartition("/")[2]
                 if program.startswith(names) and os.stat(folder + "/exe").st_uid == 0:
                     return True
-            except PermissionError:  # without root's rights those of others are not known
-                return True
+            except PermissionError:
+                if os.geteuid() != 0:
+                    return True
             except OSError:  # it has ended
                 continue
     return False

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,3 +44,21 @@ def test_a_name_that_a_process_chose_is_no_program(tmp_path: Path) -> None:
         os.chown(own, 65534, -1)
         assert not host._runs(own.name)
         process.kill()
+
+
+@pytest.mark.parametrize(("user", "counts"), [(0, False), (1000, True)])
+def test_a_file_that_root_cannot_look_at_is_a_users(
+    user: int, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a program on a file system that a user has mounted, which refuses everybody else."""
+
+    def refused(path: str) -> os.stat_result:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(host, "names_in", lambda _: ["7"])
+    monkeypatch.setattr(host, "text_in", lambda _: "opensm")
+    system = SimpleNamespace(
+        readlink=lambda _: "/home/user/mounted/opensm", stat=refused, geteuid=lambda: user
+    )
+    monkeypatch.setattr(host, "os", system)
+    assert host._runs("opensm") is counts
