@@ -116,6 +116,14 @@ def test_modules_are_open_from_560_on_where_the_gpu_allows(gpu: str, driver: str
     assert answer(gpu, driver=driver).stack.module == module
 
 
+def test_a_branch_without_a_record_stands_for_its_newest_release_with_a_day() -> None:
+    found = answer(V100, "ubuntu18.04", driver="440", cuda="11.3")
+    assert (found.verdict, str(found.stack.driver)) == ("warn", "440.100")
+    assert "driver-known" in rules(found.warnings)
+    with pytest.raises(InvalidInput, match="440, 450.* or a full version"):
+        answer(V100, "ubuntu18.04", driver="441")
+
+
 def test_a_toolkit_seen_in_the_repository_beats_a_newer_one_that_nobody_saw() -> None:
     assert answer(A100, "debian11", driver="570").stack.cuda == "12.6.3"
 
