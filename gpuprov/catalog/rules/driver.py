@@ -94,15 +94,10 @@ def way(
     """Return how CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on a host's driver.
 
     `unknown`: the catalog has no driver floor of that CUDA major, or before CUDA 11 only a compat package may
-    help, of which no list of drivers was read. Whether the GPUs themselves are supported
-    is decided by `gpu_driver_ok` and `gpu_cuda_ok`.
+    help, of which no list of drivers was read. Whether the GPUs themselves are supported is decided by
+    `gpu_driver_ok` and `gpu_cuda_ok`.
     """
-    if toolkit and native(driver, toolkit):
-        return "native"
-    if lowest := early_driver(catalog, cuda):
-        if driver >= lowest:
-            return "native"
-    elif not toolkit and (own := catalog.branches.get(driver.major)) and cuda.minor <= own.native_cuda:
+    if _natively(catalog, driver, cuda, toolkit):
         return "native"
     if minor_compat(catalog, driver, cuda.major):
         return "minor"
@@ -117,6 +112,16 @@ def way(
     if min_driver(catalog, cuda.major) is None and not _major_is_newer(catalog, driver.major, cuda.major):
         return "unknown"
     return "no"
+
+
+def _natively(catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None) -> bool:
+    """Return whether CUDA `cuda` runs natively: by its release, its lowest driver, or the branch."""
+    if toolkit and native(driver, toolkit):
+        return True
+    if lowest := early_driver(catalog, cuda):
+        return driver >= lowest
+    own = catalog.branches.get(driver.major)
+    return not toolkit and own is not None and cuda.minor <= own.native_cuda
 
 
 def early_driver(catalog: Catalog, cuda: Version) -> Version | None:

@@ -111,7 +111,12 @@ def only_flavour(gpu: PciDevice) -> Flavour | None:
 _RELEASE = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
 
 
-@rule("driver.unsupported", "D124", source="op-1371 open-mod older-words", after=("driver.flavour", "driver.too_new"))
+@rule(
+    "driver.unsupported",
+    "D124",
+    source="op-1371 open-mod older-words",
+    after=("driver.flavour", "driver.too_new"),
+)
 def unsupported(seen: Examination) -> Iterator[Fault]:
     """Report a GPU that the driver's release does not know, by its message: a newer GPU than the driver, or a
     virtual GPU of a hypervisor.

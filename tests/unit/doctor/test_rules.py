@@ -227,7 +227,7 @@ def test_instances_that_a_user_may_not_see_are_unknown() -> None:
 
 
 def test_mig_that_waits_to_be_switched_off_is_not_taken_for_one_that_was_left_on() -> None:
-    """Check that a reset is advised, not the change that was already made, and that it is broken till then."""
+    """Check that a reset is advised, not the change that was already made."""
     found = judged(smi_says(r"<current_mig>Disabled", "<current_mig>Enabled"))
     assert found[0][:2] == ("broken", "cuda.mig_pending")
     assert "cuda.mig_left" not in [rule for _, rule, _ in found]

@@ -120,7 +120,7 @@ def test_a_branch_without_a_record_stands_for_its_newest_release_with_a_day() ->
     found = answer(V100, "ubuntu18.04", driver="440", cuda="11.3")
     assert (found.verdict, str(found.stack.driver)) == ("warn", "440.100")
     assert "driver-known" in rules(found.warnings)
-    with pytest.raises(InvalidInput, match="440, 450.* or a full version"):
+    with pytest.raises(InvalidInput, match=r"440, 450.* or a full version"):
         answer(V100, "ubuntu18.04", driver="441")
 
 
