@@ -14,7 +14,7 @@ from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.verbs import overview
 
 GARBAGE = 50_000
-"""Objects after which cyclic garbage is collected; at Python's 700 it takes a tenth of a short verb's time."""
+"""Objects after which cyclic garbage is collected: at Python's 700 it takes 7 % of the time of drift."""
 
 
 def main() -> None:
