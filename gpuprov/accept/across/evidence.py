@@ -94,16 +94,22 @@ def spread(values: Iterable[float]) -> tuple[float, float]:
     return middle, median(abs(value - middle) for value in listed)
 
 
-def centres(links: Iterable[frozenset[str]], bad: Iterable[frozenset[str]]) -> list[str]:
+def centres(links: Iterable[frozenset[str]], bad: Mapping[frozenset[str], Collection[str]]) -> list[str]:
     """Return the nodes that alone explain at least `STAR` links: each leads to a node without another bad
-    link. The one with most of them is first.
+    link, except those that the first node alone explains too. The one with most links is first.
 
     Args:
         links: links at fault.
-        bad: all links that were ever bad.
+        bad: each link that was ever bad → the other nodes that were in each group in which it was bad.
     """
-    ends = Counter(chain.from_iterable(set(bad)))
-    found = Counter(node for link in links for node in link if all(ends[each] == 1 for each in link - {node}))
+    ends = Counter(chain.from_iterable(bad))
+    explained = Counter((end, node) for link, among in bad.items() for end in link for node in among)
+    found = Counter(
+        node
+        for link in links
+        for node in link
+        if all(ends[each] - explained[each, node] == 1 for each in link - {node})
+    )
     return [node for node, count in found.most_common() if count >= STAR]
 
 
@@ -200,7 +206,8 @@ class Evidence:
                 found.append(max(scores, key=lambda node: scores[node]))
                 continue
             bad = self.bad_links(found)
-            alone = centres(filter(self.is_at_fault, bad), bad)
+            among = {link: frozenset.intersection(*(each.among for each in seen)) for link, seen in bad.items()}
+            alone = centres(filter(self.is_at_fault, bad), among)
             if not alone:
                 return found
             found.append(alone[0])
