@@ -29,7 +29,11 @@ UNITS = ("ssh.service", "sshd.service")
 LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
 """Title or arguments of a process that accepts connections; that of a session is `sshd: USER…`."""
 OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
-"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd."""
+"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd, and one
+that has gigabytes.
+"""
+OF_USER = re.compile(r"\suid:[1-9]")
+"""Owner of a socket in a line of `ss -e`, other than root."""
 RUNNING = ("active", "reloading", "refreshing")
 """ActiveState of a unit whose main process counts."""
 LABEL = "ssh_port_t"
@@ -77,8 +81,8 @@ def listeners() -> "list[Listener]":
     name, ports = unit()[0], listening("sshd")
     found = []
     for pid in sorted(ports):
-        title = LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
         parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))
+        title = parent and LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
         if title and parent:
             own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
             of_pid = tuple(sorted(ports[pid]))
@@ -87,14 +91,15 @@ def listeners() -> "list[Listener]":
 
 
 def listening(program: str) -> "dict[int, set[str]]":
-    """Return process → TCP ports of the processes of a name that listen, by `ss`.
+    """Return process → TCP ports of the processes of a name that listen on root's sockets, by `ss`.
 
     A name has at most 15 characters, and can contain `"sshd",pid=1`.
     """
     found = {}  # type: dict[int, set[str]]
-    for line in output("ss", "-Hltnp").splitlines():
+    for line in output("ss", "-Hltnpe").splitlines():
         for pid in re.findall(rf'\("{program}",pid=(\d+),fd=', line):
-            found.setdefault(int(pid), set()).add(line.split()[3].rpartition(":")[2])
+            if not OF_USER.search(line):
+                found.setdefault(int(pid), set()).add(line.split()[3].rpartition(":")[2])
     return found
 
 

@@ -10,18 +10,19 @@ sshd_unit() {
 other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that listens and is not the main process
     unit=$(sshd_unit).service main=
     if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
-    # A program of a user can have `"sshd",pid=1` as its name.
-    ss -Hltnp "$1" | grep -o '("sshd",pid=[0-9]*,fd=' | sort -u | while IFS='=,' read -r _ _ pid _; do
-        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
-        'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
-        *) continue ;; # a session, which forwards a port
-        esac
-        grep -q '^Uid:[[:space:]]*0[[:space:]]*0[[:space:]]' "/proc/$pid/status" 2>/dev/null || continue
-        case " ${main#0} " in
-        *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
-        esac
-        if grep -q "/$unit\$" "/proc/$pid/cgroup"; then echo "lost $pid"; else echo "elsewhere $pid"; fi
-    done
+    # A program of a user can have `"sshd",pid=1` as its name, gigabytes as its title, and thousands of processes.
+    ss -Hltnpe "$1" | grep -v ' uid:[1-9]' | grep -o '("sshd",pid=[0-9]*,fd=' | sort -u |
+        while IFS='=,' read -r _ _ pid _; do
+            grep -q '^Uid:[[:space:]]*0[[:space:]]*0[[:space:]]' "/proc/$pid/status" 2>/dev/null || continue
+            case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
+            'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
+            *) continue ;; # a session, which forwards a port
+            esac
+            case " ${main#0} " in
+            *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
+            esac
+            if grep -q "/$unit\$" "/proc/$pid/cgroup"; then echo "lost $pid"; else echo "elsewhere $pid"; fi
+        done
 }
 
 sshd_elsewhere() { # print the processes that listen on sshd's ports and are not of its unit

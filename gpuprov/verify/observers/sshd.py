@@ -20,6 +20,8 @@ from gpuprov.verify.observers.user_files import checksum_of
 PROCESSES = "ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes="
 TITLES = "ps -ww -o pid=,args= -p %s"
 """Command lines of root's processes alone: those of users can be of any length."""
+SOCKETS = "sockets=$(ss -Hltnpe) || exit; echo \"$sockets\" | grep -av ' uid:[1-9]'; :"
+"""Listening sockets of root: those of users, with their processes, can be a list of any length."""
 CONTROLLER = (
     'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'
     ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
@@ -335,7 +337,7 @@ class Sshd(Observed):
         A process can give itself the name `sshd`, and one that contains `"sshd",pid=1`.
         """
         known, found = set(pids), set()
-        for line in self.ask("ss -Hltnp").splitlines():
+        for line in self.ask(SOCKETS).splitlines():
             if known.intersection(re.findall(rf'\("{regex(program)}",pid=(\d+),fd=', line)):
                 found.add(int(line.split()[3].rpartition(":")[2]))
         return sorted(found)

@@ -77,12 +77,13 @@ def has_drop_ins() -> bool:
 
 
 def taken() -> dict[str, str]:
-    """Return the requested ports on which other programs listen, with the programs."""
+    """Return the requested ports on which programs other than root's sshd and systemd listen, with them."""
     others = {}
-    for line in said("ss", "-Hltnp").splitlines():
+    for line in said("ss", "-Hltnpe").splitlines():
         port = line.split()[3].rpartition(":")[2]
         programs = set(re.findall(r'"([^"]+)",pid=', line))
-        if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
+        ours = programs & {"sshd", "systemd"} and not gpuprov_sshd.OF_USER.search(line)
+        if port in options.get("port", "").split() and programs and not ours:
             others[port] = ", ".join(sorted(programs))
     return others
 

@@ -50,6 +50,22 @@ def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: s
     assert sshd.goes_before(Path(path)) is before
 
 
+@pytest.mark.parametrize(
+    ("socket", "taken"),
+    [
+        ('users:(("sshd",pid=9,fd=3)) ino:7', {}),
+        ('users:(("sshd",pid=9,fd=3)) uid:1000 ino:7', {"2222": "sshd"}),
+        ('users:(("python3",pid=9,fd=3)) uid:1000 ino:7', {"2222": "python3"}),
+    ],
+)
+def test_a_port_of_a_user_s_program_is_in_use_also_if_it_is_named_sshd(
+    sshd: Any, monkeypatch: pytest.MonkeyPatch, socket: str, taken: dict[str, str]
+) -> None:
+    monkeypatch.setattr(sshd, "options", {"port": "22 2222"})
+    monkeypatch.setattr(sshd, "said", lambda *_command: f"LISTEN 0 9 *:2222 *:* {socket}\n")
+    assert sshd.taken() == taken
+
+
 def test_groups_are_found_in_a_directory_that_does_not_list_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

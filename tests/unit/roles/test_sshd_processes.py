@@ -134,6 +134,37 @@ def test_a_name_that_contains_a_process_is_not_that_process(
     assert in_shell("other_sshd ''") == ""
 
 
+def test_the_title_of_a_user_s_program_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Leave it unread: a user can make it gigabytes long by prctl(2), PR_SET_MM_MAP."""
+    process = started(TITLE, 65534)
+    files: list[str] = []
+    text = gpuprov_sshd._text
+    monkeypatch.setattr(gpuprov_sshd, "_text", lambda path: files.append(path) or text(path))
+    try:
+        play(monkeypatch, tmp_path, process.pid, "0")
+        write_program(tmp_path / "tr", f"readlink /proc/self/fd/0 >>{tmp_path}/read")
+        assert gpuprov_sshd.others() == []
+        assert in_shell("other_sshd ''") == ""
+    finally:
+        process.kill()
+        process.communicate()
+    assert f"/proc/{process.pid}/cmdline" not in files
+    assert not (tmp_path / "read").exists()
+
+
+def test_a_socket_of_a_user_is_not_sshd_s(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
+) -> None:
+    """Look at no process of it: a user can have thousands."""
+    play(monkeypatch, tmp_path, listener.pid, "0")
+    row = f'LISTEN 0 9 [::]:99 [::]:* users:(("sshd",pid={listener.pid},fd=3)) uid:1000 ino:7 sk:1'
+    write_program(tmp_path / "ss", f"echo '{row}'")
+    assert gpuprov_sshd.listening("sshd") == {}
+    assert in_shell("other_sshd ''") == ""
+
+
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
     did: list[Any] = []
