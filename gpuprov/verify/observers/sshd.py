@@ -20,7 +20,8 @@ from gpuprov.verify.observers.user_files import checksum_of
 PROCESSES = "ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes="
 TITLES = "ps -ww -o pid=,args= -p %s"
 """Command lines of root's processes alone: those of users can be of any length."""
-SOCKETS = "sockets=$(ss -Hltnpe) || exit; echo \"$sockets\" | grep -av ' uid:[1-9]'; :"
+# Not by `echo`, which would end at a program's name with `\c`.
+SOCKETS = "sockets=$(ss -Hltnpe) || exit; grep -av ' uid:[1-9]' <<END\n$sockets\nEND\n:"
 """Listening sockets of root: those of users, with their processes, can be a list of any length."""
 CONTROLLER = (
     'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'

@@ -173,7 +173,8 @@ def test_a_user_s_program_named_sshd_does_not_listen_for_sshd(users: str, ports:
 def test_sockets_of_users_are_not_in_the_answer(tmp_path: Path) -> None:
     """Leave them out on the node: with their processes they can be a list of any length."""
     rows = 'LISTEN 0 9 *:22 *:* users:(("sshd",pid=9,fd=3)) ino:7 sk:1'
-    write_program(tmp_path / "ss", f"echo '{rows}'; echo '{rows} uid:1000 ino:8'")
+    user = 'LISTEN 0 9 *:99 *:* users:(("\\c\\n",pid=7,fd=3)) uid:1000 ino:8'
+    write_program(tmp_path / "ss", f"cat <<'END'\n{user}\n{rows}\nEND")
     (tmp_path / "none").mkdir()
     write_program(tmp_path / "none/ss", "exit 3")
 
