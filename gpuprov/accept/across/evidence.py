@@ -206,8 +206,8 @@ class Evidence:
                 found.append(max(scores, key=lambda node: scores[node]))
                 continue
             bad = self.bad_links(found)
-            among = {link: frozenset.intersection(*(each.among for each in seen)) for link, seen in bad.items()}
-            alone = centres(filter(self.is_at_fault, bad), among)
+            others = {link: _always_among(seen) for link, seen in bad.items()}
+            alone = centres(filter(self.is_at_fault, bad), others)
             if not alone:
                 return found
             found.append(alone[0])
@@ -225,7 +225,7 @@ class Evidence:
         bad in fewer than two rounds.
         """
         seen = self._bad_of_link(link) if self._is_repeated(link) else []
-        return frozenset.intersection(*(each.among for each in seen)) if seen else frozenset()
+        return _always_among(seen) if seen else frozenset()
 
     def _is_repeated(self, link: frozenset[str]) -> bool:
         """Return whether a link was bad in more than one round."""
@@ -318,6 +318,11 @@ class Evidence:
             before, sound = last.get(node, (0, True))
             last[node] = (max(number, before), not _mostly_bad(alike) and (sound or number > before))
         return [node for node in nodes if last.get(node, (0, False))[1]]
+
+
+def _always_among(seen: Sequence[Seen]) -> frozenset[str]:
+    """Return the other nodes that were in each group of one or more observations."""
+    return frozenset.intersection(*(each.among for each in seen))
 
 
 def _mostly_bad(seen: list[Seen]) -> bool:

@@ -134,9 +134,7 @@ def test_a_name_that_contains_a_process_is_not_that_process(
     assert in_shell("other_sshd ''") == ""
 
 
-def test_the_title_of_a_user_s_program_is_not_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_title_of_a_user_s_program_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Leave it unread: a user can make it gigabytes long by prctl(2), PR_SET_MM_MAP."""
     process = started(TITLE, 65534)
     files: list[str] = []
