@@ -86,9 +86,9 @@ def taken() -> dict[str, str]:
     )
     for line in said("ss", "-Hltne").splitlines():
         port, inode = line.split()[3].rpartition(":")[2], gpuprov_sshd.INODE.search(line + " ")
-        if port in options.get("port", "").split() and not (inode and inode.group(1) in ours):
-            if programs := programs_on(port):
-                others[port] = programs
+        is_ours = inode is not None and inode.group(1) in ours
+        if port in options.get("port", "").split() and not is_ours and (programs := programs_on(port)):
+            others[port] = programs
     return others
 
 
