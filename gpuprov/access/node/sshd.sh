@@ -9,6 +9,7 @@ sshd_unit() {
 
 is_root_s() { # folder of a process, its name: check both, without a program for each, as a user can have thousands
     [ -O "$1" ] && read -r name <"$1/comm" && [ "$name" = "$2" ] || return
+    real='' effective='' # it can have ended
     while read -r key real effective _; do
         if [ "$key" = Uid: ]; then break; fi
     done <"$1/status"

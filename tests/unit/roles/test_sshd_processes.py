@@ -178,6 +178,11 @@ def test_a_socket_of_a_user_is_not_sshd_s(
     assert in_shell("other_sshd ''") == ""
 
 
+def test_a_process_that_ends_meanwhile_does_not_end_the_look(tmp_path: Path) -> None:
+    (tmp_path / "comm").write_text("sshd\n")
+    assert in_shell(f"is_root_s {tmp_path} sshd 2>/dev/null || echo no") == "no\n"
+
+
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check the order: sshd's files are checked, the process is ended, and then the unit restarts."""
     did: list[Any] = []
