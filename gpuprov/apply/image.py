@@ -139,12 +139,14 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
 
     Raises:
         Refused: a file or a folder above it belongs to another user or can be written by others, or it is in
-            a folder of `CLEARED`.
+            a folder of `CLEARED`; also where a link leads to it.
     """
     for place in places:
-        if any(place.is_relative_to(each) for each in CLEARED):
+        both = {place: None, place.resolve(): None}
+        above = (each for path in both for each in (path, *path.parents))
+        if any(path.is_relative_to(each) for path in both for each in CLEARED):
             seen = "a boot may delete it"
-        elif theirs := next((each for each in (place, *place.parents) if _is_of_others(each)), None):
+        elif theirs := next(filter(_is_of_others, above), None):
             seen = f"other users can replace it, by {theirs}"
         else:
             continue

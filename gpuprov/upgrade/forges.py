@@ -56,7 +56,11 @@ jobs:
         run: |
           code=0
           ( $command ) >$said 2>&1 || code=$$?
+          # Lines of nodes that begin with :: are no commands for GitHub, such as ::add-mask::.
+          mark=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
+          echo "::stop-commands::$$mark"
           cat $said
+          printf '\\n::%s::\\n' "$$mark"
           echo "code=$$code" >>"$${GITHUB_OUTPUT:-/dev/null}"
           exit $$code
       - uses: actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02 # v4.6.2

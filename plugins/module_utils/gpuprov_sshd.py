@@ -29,7 +29,15 @@ UNITS = ("ssh.service", "sshd.service")
 LISTENS = re.compile(r"(?:sshd: )?((?:/\S*/)?sshd(?: .*?)?)(?: \[listener\] .*)?\Z")
 """Title or arguments of a process that accepts connections; that of a session is `sshd: USER…`."""
 OF_ROOT = re.compile(r"(?ms)^PPid:\s+(\d+)$.*^Uid:\s+0\s+0\s")
-"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd."""
+"""Parent of a process in its status, if it is root's: a user can give any program the title of sshd, and one
+that has gigabytes.
+"""
+OF_USER = re.compile(r"\suid:[1-9]")
+"""Owner of a socket in a line of `ss -e`, other than root."""
+INODE = re.compile(r"\sino:(\d+)\s")
+"""Number of a socket in a line of `ss -e`, as in a link of /proc/PID/fd. `ss -p` would look at the open files
+of all processes: a user can have millions.
+"""
 RUNNING = ("active", "reloading", "refreshing")
 """ActiveState of a unit whose main process counts."""
 LABEL = "ssh_port_t"
@@ -74,28 +82,51 @@ def others() -> "list[Listener]":
 
 def listeners() -> "list[Listener]":
     """Return root's listening sshd processes: a user can give any program the name `sshd`."""
-    name, ports = unit()[0], listening("sshd")
+    name, known = unit()[0], listening()
     found = []
-    for pid in sorted(ports):
-        title = LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
+    for pid in _of_root("sshd"):
         parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))
-        if title and parent:
+        title = parent and LISTENS.match(_text(f"/proc/{pid}/cmdline").rstrip("\0 ").replace("\0", " "))
+        ports = tuple(sorted(ports_of(pid, known))) if title else ()
+        if title and parent and ports:
             own = re.search(rf"(?m)/{re.escape(name)}$", _text(f"/proc/{pid}/cgroup"))
-            of_pid = tuple(sorted(ports[pid]))
-            found.append(Listener(pid, int(parent.group(1)), title.group(1), of_pid, own is not None))
+            found.append(Listener(pid, int(parent.group(1)), title.group(1), ports, own is not None))
     return found
 
 
-def listening(program: str) -> "dict[int, set[str]]":
-    """Return process → TCP ports of the processes of a name that listen, by `ss`.
-
-    A name has at most 15 characters, and can contain `"sshd",pid=1`.
-    """
-    found = {}  # type: dict[int, set[str]]
-    for line in output("ss", "-Hltnp").splitlines():
-        for pid in re.findall(rf'\("{program}",pid=(\d+),fd=', line):
-            found.setdefault(int(pid), set()).add(line.split()[3].rpartition(":")[2])
+def listening() -> "dict[str, str]":
+    """Return the number of each listening TCP socket of root → its port."""
+    found = {}
+    for line in output("ss", "-Hltne").splitlines():
+        inode = INODE.search(line + " ")
+        if inode and not OF_USER.search(line):
+            found[inode.group(1)] = line.split()[3].rpartition(":")[2]
     return found
+
+
+def ports_of(pid: int, known: "dict[str, str]") -> "set[str]":
+    """Return the ports on which a process listens, by the sockets that `listening` returns."""
+    return {known[each] for each in sockets_of(pid) if each in known}
+
+
+def sockets_of(pid: int) -> "set[str]":
+    """Return the numbers of a process's sockets; empty if it has ended."""
+    found, folder = set(), f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):  # closed meanwhile
+                found.update(re.findall(r"socket:\[(\d+)\]\Z", os.readlink(f"{folder}/{name}")))
+    return found
+
+
+def _of_root(name: str) -> "list[int]":
+    """Return root's processes of a name, by number."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == 0 and _text(f"/proc/{pid}/comm").strip() == name:
+                found.append(int(pid))
+    return sorted(found)
 
 
 def unlabelled(ports: "Iterable[str]") -> "dict[str, str | None]":

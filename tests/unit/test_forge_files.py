@@ -141,6 +141,18 @@ def test_a_plan_with_changes_is_no_failure(runner: Runner, code: int, ends: int)
     assert runner.run(step, **variables) == ends
 
 
+def test_text_of_nodes_is_no_command_for_github(runner: Runner, capfd: pytest.CaptureFixture[str]) -> None:
+    """Have GitHub's runner take commands again only after a mark that the text cannot have."""
+    write_program(runner.folder / "gpuprov", "printf '  ::add-mask::gpu'; exit 3")
+    [(step, variables)] = [each for each in steps(plan="true") if "gpuprov plan --lock" in each[0]]
+    assert runner.run(step, **variables) == 0
+    said = re.fullmatch(
+        r"::stop-commands::([0-9a-f]{32})\n  ::add-mask::gpu\n::([0-9a-f]{32})::\n", capfd.readouterr().out
+    )
+    assert said is not None
+    assert said[1] == said[2]
+
+
 def test_no_input_becomes_a_part_of_a_command() -> None:
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step.get("run", ""), step["name"]

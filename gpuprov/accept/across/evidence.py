@@ -94,16 +94,22 @@ def spread(values: Iterable[float]) -> tuple[float, float]:
     return middle, median(abs(value - middle) for value in listed)
 
 
-def centres(links: Iterable[frozenset[str]], bad: Iterable[frozenset[str]]) -> list[str]:
+def centres(links: Iterable[frozenset[str]], bad: Mapping[frozenset[str], Collection[str]]) -> list[str]:
     """Return the nodes that alone explain at least `STAR` links: each leads to a node without another bad
-    link. The one with most of them is first.
+    link, except those that the first node alone explains too. The one with most links is first.
 
     Args:
         links: links at fault.
-        bad: all links that were ever bad.
+        bad: each link that was ever bad → the other nodes that were in each group in which it was bad.
     """
-    ends = Counter(chain.from_iterable(set(bad)))
-    found = Counter(node for link in links for node in link if all(ends[each] == 1 for each in link - {node}))
+    ends = Counter(chain.from_iterable(bad))
+    explained = Counter((end, node) for link, among in bad.items() for end in link for node in among)
+    found = Counter(
+        node
+        for link in links
+        for node in link
+        if all(ends[each] - explained[each, node] == 1 for each in link - {node})
+    )
     return [node for node, count in found.most_common() if count >= STAR]
 
 
@@ -200,7 +206,8 @@ class Evidence:
                 found.append(max(scores, key=lambda node: scores[node]))
                 continue
             bad = self.bad_links(found)
-            alone = centres(filter(self.is_at_fault, bad), bad)
+            others = {link: _always_among(seen) for link, seen in bad.items()}
+            alone = centres(filter(self.is_at_fault, bad), others)
             if not alone:
                 return found
             found.append(alone[0])
@@ -218,7 +225,7 @@ class Evidence:
         bad in fewer than two rounds.
         """
         seen = self._bad_of_link(link) if self._is_repeated(link) else []
-        return frozenset.intersection(*(each.among for each in seen)) if seen else frozenset()
+        return _always_among(seen) if seen else frozenset()
 
     def _is_repeated(self, link: frozenset[str]) -> bool:
         """Return whether a link was bad in more than one round."""
@@ -311,6 +318,11 @@ class Evidence:
             before, sound = last.get(node, (0, True))
             last[node] = (max(number, before), not _mostly_bad(alike) and (sound or number > before))
         return [node for node in nodes if last.get(node, (0, False))[1]]
+
+
+def _always_among(seen: Sequence[Seen]) -> frozenset[str]:
+    """Return the other nodes that were in each group of one or more observations."""
+    return frozenset.intersection(*(each.among for each in seen))
 
 
 def _mostly_bad(seen: list[Seen]) -> bool:

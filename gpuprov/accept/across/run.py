@@ -210,7 +210,7 @@ def _at_fault(low: Collection[tuple[str, ...]], nodes: Sequence[str]) -> list[st
     times = Counter((node, end) for place in low for end, node in enumerate(place))
     mostly = {node for (node, _), count in times.items() if 2 * count > len(nodes) - 1}
     links = {frozenset(place) for place in low if not mostly & set(place)}
-    mostly.update(centres(links, links))
+    mostly.update(centres(links, dict.fromkeys(links, ())))
     blamed = mostly.union(*(place for place in low if not mostly & set(place)))
     return [node for node in nodes if node in blamed]
 

@@ -51,6 +51,8 @@ class Search:
         self._met: set[str] = set()
         """Nodes that took part in a round of all nodes."""
         self._together: dict[frozenset[str], float] = {}
+        self._unfinished: dict[str, set[str]] = {}
+        """Node → the nodes of every group of more than two with it that did not finish."""
         self._whole: list[Group] = []
         """Groups of the last round of all nodes."""
         self._is_of_crowd = False
@@ -92,10 +94,11 @@ class Search:
 
     def _unmeasured(self, alive: Sequence[str]) -> Iterator[Verdict]:
         """Yield a verdict about sound nodes that never finished a round of all nodes: they are not accepted
-        with less than the whole test.
+        with less than the whole test, nor those that were in each group with one of them that did not finish.
         """
         sound = self._sound(alive)
-        without = tuple(node for node in sound if node not in self._met)
+        unmet = [self._unfinished.get(node, set(sound)) | {node} for node in sound if node not in self._met]
+        without = tuple(node for node in sound if any(node in each for each in unmet))
         if len(sound) > 1 and without:
             words = [f"{node}: {self.errors[node]}" for node in without if node in self.errors]
             text = f"no group of all {len(sound)} nodes finished in {self.rounds} rounds, only smaller ones"
@@ -325,6 +328,8 @@ class Search:
         """
         if any(each.lost for each in result.values()):
             return
+        for node in result if len(result) > 2 else ():
+            self._unfinished[node] = self._unfinished.get(node, set(result)) & set(result)
         stuck = [(each.stuck[0], node, each.stuck[1]) for node, each in result.items() if each.stuck]
         first = min(stuck, default=(0,))[0]
         for link in {frozenset((node, peer)) for step, node, peer in stuck if step == first}:

@@ -99,6 +99,10 @@ save() { # login
             echo "$path" >>$home/present || return
             copy=$(saved_as "$path")
             if ! exists "$copy"; then mkdir -p "${copy%/*}" && cp -a "$path" "$copy" || return; fi
+            case $path in
+            /etc/*) ;;
+            *) if [ -d "$copy" ] && [ ! -L "$copy" ]; then echo "$path is a folder" >&2 && return 1; fi ;;
+            esac
         fi
     done <$home/paths
     : >$home/table.nft || return

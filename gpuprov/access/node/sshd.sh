@@ -7,20 +7,34 @@ sshd_unit() {
     if systemctl cat ssh.service >/dev/null 2>&1; then echo ssh; else echo sshd; fi
 }
 
+is_root_s() { # folder of a process, its name: check both, without a program for each, as a user can have thousands
+    [ -O "$1" ] && read -r name <"$1/comm" && [ "$name" = "$2" ] || return
+    real='' effective='' # it can have ended
+    while read -r key real effective _; do
+        if [ "$key" = Uid: ]; then break; fi
+    done <"$1/status"
+    [ "$real $effective" = "0 0" ]
+}
+
 other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that listens and is not the main process
     unit=$(sshd_unit).service main=
     if systemctl -q is-active "$unit"; then main=$(systemctl show --property=MainPID --value "$unit"); fi
-    # A program of a user can have `"sshd",pid=1` as its name.
-    ss -Hltnp "$1" | grep -o '("sshd",pid=[0-9]*,fd=' | sort -u | while IFS='=,' read -r _ _ pid _; do
-        case $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") in
+    # Not by `ss -p`, which looks at all open files: a user can have millions. The title of a user's program that is
+    # named sshd can have gigabytes.
+    sockets=$(ss -Hltne "$1" | grep -v ' uid:[1-9]' | sed -n 's/.* ino:\([0-9]*\) .*/socket:[\1]/p')
+    for folder in /proc/[0-9]*; do
+        is_root_s "$folder" sshd 2>/dev/null || continue
+        case $(tr '\0' ' ' 2>/dev/null <"$folder/cmdline") in
         'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
         *) continue ;; # a session, which forwards a port
         esac
-        grep -q '^Uid:[[:space:]]*0[[:space:]]*0[[:space:]]' "/proc/$pid/status" 2>/dev/null || continue
+        held=$(find "$folder/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null) || continue
+        if [ -z "$held" ] || ! echo "$sockets" | grep -qxF "$held"; then continue; fi
         case " ${main#0} " in
-        *" $pid "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null) "*) continue ;;
+        *" ${folder#/proc/} "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "$folder/status" 2>/dev/null) "*) continue ;;
         esac
-        if grep -q "/$unit\$" "/proc/$pid/cgroup"; then echo "lost $pid"; else echo "elsewhere $pid"; fi
+        if grep -q "/$unit\$" "$folder/cgroup"; then how=lost; else how=elsewhere; fi
+        echo "$how ${folder#/proc/}"
     done
 }
 

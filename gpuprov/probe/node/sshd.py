@@ -316,7 +316,10 @@ def listening(parameters: "Values") -> "Any":
     if find_program("ss") is None:
         raise Failed("ss is not installed")
     own = [each.ports for each in gpuprov_sshd.listeners() if not _is_contained(str(each.pid))]
-    return {"sshd": sorted({*chain(*own)}), "systemd": sorted(gpuprov_sshd.listening("systemd").get(1, ()))}
+    of_systemd = (
+        gpuprov_sshd.ports_of(1, gpuprov_sshd.listening()) if text_in("/proc/1/comm") == "systemd" else ()
+    )
+    return {"sshd": sorted({*chain(*own)}), "systemd": sorted(of_systemd)}
 
 
 @collector(seconds=5)

@@ -20,6 +20,11 @@ from gpuprov.verify.observers.user_files import checksum_of
 PROCESSES = "ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes="
 TITLES = "ps -ww -o pid=,args= -p %s"
 """Command lines of root's processes alone: those of users can be of any length."""
+# Not by `ss -p`, which looks at all open files of all processes: a user can have millions.
+SOCKETS = "sockets=$(ss -Hltne) || exit; grep -av ' uid:[1-9]' <<END\n$sockets\nEND\n:"
+"""Listening sockets of root, with their numbers (`ino:`): those of users can be a list of any length."""
+HELD = "find{} -maxdepth 1 -lname 'socket:*' -printf '%%l\\n'"
+"""Sockets of processes, by the folders of their open files."""
 CONTROLLER = (
     'p=$$; while [ "$p" -gt 1 ]; do tr "\\0" "\\n" </proc/$p/environ | grep ^SSH_CONNECTION= && exit;'
     ' p=$(ps -o ppid= -p "$p" | tr -d " "); done; :'
@@ -318,25 +323,25 @@ class Sshd(Observed):
         Raises:
             NodeFailed: ss or ps fails.
         """
-        return self._ports_of("sshd", self._of_root)
+        return self._ports_of(self._of_root)
 
     @property
     def ports_of_systemd(self) -> list[int]:
-        """TCP ports on which systemd listens, in ascending order; one of them may be that of ssh.socket.
+        """TCP ports on which process 1 listens, in ascending order; one of them may be that of ssh.socket.
 
         Raises:
             NodeFailed: ss fails.
         """
-        return self._ports_of("systemd", ["1"])
+        return self._ports_of(["1"])
 
-    def _ports_of(self, program: str, pids: Iterable[str]) -> list[int]:
-        """Return the TCP ports on which these processes of a program listen; raises as `ask`.
-
-        A process can give itself the name `sshd`, and one that contains `"sshd",pid=1`.
-        """
-        known, found = set(pids), set()
-        for line in self.ask("ss -Hltnp").splitlines():
-            if known.intersection(re.findall(rf'\("{regex(program)}",pid=(\d+),fd=', line)):
+    def _ports_of(self, pids: Iterable[str]) -> list[int]:
+        """Return the TCP ports on which these processes listen; raises as `ask`."""
+        folders = [f"/proc/{pid}/fd" for pid in pids]
+        listed = self.run(HELD.format(" %s" * len(folders)), *folders).stdout if folders else ""
+        held, found = set(re.findall(r"(?m)^socket:\[([0-9]+)\]$", listed)), set()
+        for line in self.ask(SOCKETS).splitlines():
+            number = re.search(r"\sino:([0-9]+)\s", f"{line} ")
+            if number and number[1] in held:
                 found.add(int(line.split()[3].rpartition(":")[2]))
         return sorted(found)
 

@@ -16,7 +16,8 @@ from gpuprov.verify.readings import sshd_at_boot
 if TYPE_CHECKING:
     from gpuprov.verify.observers import Node
 
-LISTENERS = "ps -ww -C sshd -o args="
+# Not `ps -o args=`, which would read the titles of users' programs.
+LISTENERS = "systemctl --no-pager status ssh.service sshd.service"
 LINES = "grep -rsn '^[[:space:]]*[^#[:space:]]' /etc/ssh/sshd_config /etc/ssh/sshd_config.d"
 PAM = "grep -n '^[[:space:]]*[^#[:space:]]' /etc/pam.d/sshd /etc/pam.d/common-auth /etc/pam.d/common-account"
 
@@ -95,9 +96,7 @@ def test_sshd_starts_at_boot(host: Node, expected: str) -> None:
     assert sshd_at_boot(host) == expected
 
 
-@pytest.mark.check(
-    "ssh.main_process", "systemctl --no-pager status ssh.service sshd.service", "ss -ltnp '( sport = :22 )'"
-)
+@pytest.mark.check("ssh.main_process", LISTENERS, "ss -ltnp '( sport = :22 )'")
 def test_sshd_listens_as_the_main_process_of_its_unit(host: Node, expected: list[str]) -> None:
     """Check that systemd knows each listening sshd, and can restart it."""
     assert host.sshd.astray == expected

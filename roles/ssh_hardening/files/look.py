@@ -33,7 +33,7 @@ import time
 from pathlib import Path
 
 import gpuprov_sshd
-from gpuprov_node import output
+from gpuprov_node import output, run
 from gpuprov_selinux import ENFORCE
 
 CONFIG = Path("/etc/ssh/sshd_config")
@@ -42,6 +42,8 @@ ARMED = Path("/var/lib/gpuprov/deadman/armed")
 SYNONYMS = {"without-password": "prohibit-password"}
 RSA_BITS_AT_LEAST = 3072
 INCLUDES_AT_MOST = 16
+PROGRAMS_S = 10
+"""Time limit of the question which programs listen on a port, in seconds."""
 POLICY = Path("/etc/crypto-policies/back-ends/opensshserver.config")
 EARLIER: dict[Path, bool] = {}
 """Included file → whether sshd reads it before the role's, as `first_lines` finds."""
@@ -77,14 +79,26 @@ def has_drop_ins() -> bool:
 
 
 def taken() -> dict[str, str]:
-    """Return the requested ports on which other programs listen, with the programs."""
-    others = {}
-    for line in said("ss", "-Hltnp").splitlines():
-        port = line.split()[3].rpartition(":")[2]
-        programs = set(re.findall(r'"([^"]+)",pid=', line))
-        if port in options.get("port", "").split() and programs and not programs & {"sshd", "systemd"}:
-            others[port] = ", ".join(sorted(programs))
+    """Return the requested ports on which programs other than root's sshd and systemd listen, with them."""
+    others: dict[str, str] = {}
+    ours = gpuprov_sshd.sockets_of(1).union(
+        *(gpuprov_sshd.sockets_of(each.pid) for each in gpuprov_sshd.listeners())
+    )
+    for line in said("ss", "-Hltne").splitlines():
+        port, inode = line.split()[3].rpartition(":")[2], gpuprov_sshd.INODE.search(line + " ")
+        is_ours = inode is not None and inode.group(1) in ours
+        if port in options.get("port", "").split() and not is_ours and (programs := programs_on(port)):
+            others[port] = programs
     return others
+
+
+def programs_on(port: str) -> str:
+    """Return the names of the programs that listen on a port, "" without any.
+
+    They are not known if `ss` takes too long: it looks at all open files, of which a user can have millions.
+    """
+    status, listed = run("ss", "-Hltnp", f"sport = :{port}", seconds=PROGRAMS_S)
+    return "a program" if status else ", ".join(sorted(set(re.findall(r'"([^"]+)",pid=', listed))))
 
 
 def elsewhere() -> dict[str, str]:

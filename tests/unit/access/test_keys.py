@@ -100,6 +100,21 @@ def test_a_line_of_somebody_else_with_our_key_stays(keys: Path) -> None:
     assert keys.read_text() == f"ssh-ed25519 {BLOB} me\n"
 
 
+def test_the_home_is_that_of_the_account_whatever_the_user_s_full_name(tmp_path: Path) -> None:
+    """Have `\\c` in it, at which `echo` of dash ends. The fake functions change nothing on this machine."""
+    functions = THROWAWAY.partition("\ncase $1 in\nadd)")[0]
+    fakes = r"""
+        getent() { printf '%s\n' 'ops:x:7:8:Ops\c:/home/ops:/bin/sh'; }
+        effective() { echo authorizedkeysfile .ssh/authorized_keys; }
+        edit_keys() { printf '%s\n' "$1 $2 $3"; }
+        ip() { :; }
+        ss() { :; }
+        add ops 60 ssh-ed25519 AAAA
+    """
+    done = subprocess.run(["sh", "-c", f"{functions}\n{fakes}"], check=False, capture_output=True, text=True)
+    assert done.stdout.splitlines()[0] == "add /home/ops/.ssh/authorized_keys 7:8", done.stderr
+
+
 def test_what_was_made_is_unmade_unless_it_is_used(tmp_path: Path) -> None:
     file = tmp_path / ".ssh/authorized_keys"
     done = edit("add", file, OWN, OURS.strip())

@@ -37,6 +37,9 @@ def switch(folder: Path, call: str, *, selinux: bool = False) -> subprocess.Comp
     )  # fmt: skip
 
 
+SAVE = "sshd_unit() { echo ssh; }\nsave ops"
+
+
 @pytest.mark.parametrize("selinux", [True, False])
 def test_a_folder_of_keys_that_was_removed_returns_with_its_label(tmp_path: Path, selinux: bool) -> None:
     """Check ~/.ssh, whose owner and mode the switch records, and a folder that it has copied."""
@@ -101,7 +104,20 @@ def test_a_folder_in_place_of_keys_is_not_saved(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
     for name, text in {"getent": f"echo x:x:0:0:x:{keys.parent}:/bin/sh", "systemctl": "exit 1"}.items():
         write_program(tmp_path / name, text)
-    done = switch(tmp_path, "sshd_unit() { echo ssh; }\nsave ops")
+    done = switch(tmp_path, SAVE)
     assert done.returncode == 0, done.stderr
     paths = (tmp_path / "state/paths").read_text().splitlines()
     assert [each for each in paths if each.startswith(str(keys))] == [f"{keys}/authorized_keys2"] * 2
+
+
+def test_keys_that_become_a_folder_meanwhile_are_not_saved(tmp_path: Path) -> None:
+    """Refuse the folder: a restore would follow the names in it, of which one can be a link by then."""
+    keys = tmp_path / "home/.ssh/authorized_keys"
+    for folder in (tmp_path / "state", tmp_path / "none", keys.parent):
+        folder.mkdir(parents=True)
+    keys.write_text("")
+    for name, text in {"getent": f"echo x:x:0:0:x:{tmp_path}/home:/bin/sh", "systemctl": "exit 1"}.items():
+        write_program(tmp_path / name, text)
+    write_program(tmp_path / "cp", f'case $2 in {keys}) mkdir "$3" ;; *) : >"$3" ;; esac')
+    done = switch(tmp_path, SAVE)
+    assert (done.returncode, done.stderr) == (1, f"{keys} is a folder\n")

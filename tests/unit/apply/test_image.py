@@ -153,6 +153,17 @@ def test_a_program_that_others_can_replace_is_run_as_root_on_no_machine(
         module.refuse_program_of_others([program])
 
 
+def test_a_program_is_refused_also_for_the_folders_that_a_link_leads_to(installed: Path) -> None:
+    """Check a folder of root's in the home of a user, who can rename it."""
+    (installed / "home").mkdir()
+    (installed / "opt").rename(installed / "home/venv")
+    (installed / "opt").symlink_to(installed / "home/venv")
+    module.refuse_program_of_others([installed / "opt/bin/gpuprov"])
+    (installed / "home").chmod(0o777)
+    with pytest.raises(Refused, match=f"other users can replace it, by {installed / 'home'}; expected"):
+        module.refuse_program_of_others([installed / "opt/bin/gpuprov"])
+
+
 def test_a_program_that_a_boot_deletes_is_run_on_no_machine(installed: Path) -> None:
     with pytest.raises(Refused, match="a boot may delete it"):
         module.refuse_program_of_others([installed / "cleared/bin/gpuprov"])

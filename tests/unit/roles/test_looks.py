@@ -50,6 +50,29 @@ def test_only_a_drop_in_with_an_earlier_name_goes_before_ours(sshd: Any, path: s
     assert sshd.goes_before(Path(path)) is before
 
 
+@pytest.mark.parametrize(
+    ("inode", "listed", "taken"),
+    [
+        (7, (0, ""), {}),
+        (8, (0, ""), {}),
+        (9, (0, 'users:(("sshd",pid=77,fd=3))'), {"2222": "sshd"}),
+        (9, (124, ""), {"2222": "a program"}),
+        (9, (0, ""), {}),
+    ],
+)
+def test_a_port_is_in_use_unless_root_s_sshd_or_systemd_has_its_socket(
+    sshd: Any, monkeypatch: pytest.MonkeyPatch, inode: int, listed: tuple[int, str], taken: dict[str, str]
+) -> None:
+    """Refuse also a port of a user's program that is named sshd."""
+    listener = gpuprov_sshd.Listener(5, 1, "sshd", ("22",), True)
+    monkeypatch.setattr(gpuprov_sshd, "listeners", lambda: [listener])
+    monkeypatch.setattr(gpuprov_sshd, "sockets_of", {1: {"8"}, 5: {"7"}}.__getitem__)
+    monkeypatch.setattr(sshd, "options", {"port": "22 2222"})
+    monkeypatch.setattr(sshd, "said", lambda *_command: f"LISTEN 0 9 *:2222 *:* ino:{inode} sk:1\n")
+    monkeypatch.setattr(sshd, "run", lambda *_command, **_named: listed)
+    assert sshd.taken() == taken
+
+
 def test_groups_are_found_in_a_directory_that_does_not_list_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,16 +34,28 @@ esac
 
 
 def started(title: str, user: int = 0) -> subprocess.Popen[bytes]:
-    """Start a process with this title, which waits for its input."""
+    """Start a process with the name sshd and this title, which waits for its input, a socket."""
     if os.getuid():
         pytest.skip("only root's processes count")
-    words = [title, "-c", "read -r"]
-    return subprocess.Popen(words, executable="/bin/bash", stdin=subprocess.PIPE, user=user or None)
+    words = [title, "-c", "printf sshd >/proc/self/comm; echo >&0; read -r"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = subprocess.Popen(words, executable="/bin/bash", stdin=theirs, user=user or None)
+        INODES[process.pid] = os.fstat(theirs.fileno()).st_ino
+        assert ours.recv(1) == b"\n"
+        OPEN[process.pid] = ours.dup()
+    return process
+
+
+INODES: dict[int, int] = {}
+"""Started process → number of its socket."""
+OPEN: dict[int, socket.socket] = {}
+"""Started process → the other end of its socket."""
 
 
 @pytest.fixture
 def listener() -> Iterator[subprocess.Popen[bytes]]:
-    """A process with the title of a listening sshd."""
+    """A process with the name and title of a listening sshd."""
     process = started(TITLE)
     yield process
     process.kill()
@@ -50,12 +63,21 @@ def listener() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def play(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, pid: int, main: int | str, state: str = "active"
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    pid: int,
+    main: int | str,
+    state: str = "active",
+    owner: str = "",
 ) -> None:
-    """Put programs into PATH that know sshd's unit with a main process, and one listener."""
+    """Put programs into PATH that know sshd's unit with a main process, and one listening socket.
+
+    Args:
+        owner: of the socket, as `ss` prints it; empty for root.
+    """
     write_program(folder / "systemctl", FAKE.format(folder=folder, state=state, main=main))
-    row = f'LISTEN 0 128 [::]:22 [::]:* users:(("sshd",pid={pid},fd=3))'
-    write_program(folder / "ss", f"echo '{row}'; echo '{row}'")
+    row = f"LISTEN 0 128 [::]:22 [::]:* {owner}ino:{INODES.get(pid, 0)} sk:1 cgroup:/ <->"
+    write_program(folder / "ss", f"echo '{row}'; echo '{row}'; echo $* >>{folder}/asked")
     write_program(folder / "sshd", "echo port 22")
     path = f"{folder}:{os.environ['PATH']}"
     monkeypatch.setenv("PATH", path)
@@ -107,6 +129,10 @@ def test_a_listener_is_the_main_process_or_another(
         assert other == (listener.pid, os.getpid(), "/usr/sbin/sshd -D", ("22",), False)
         assert in_shell("other_sshd ''") == f"elsewhere {listener.pid}\n"
         assert in_shell("sshd_elsewhere") == f"{listener.pid}\n"
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert {each.partition(" ")[0] for each in asked} == {
+        "-Hltne"
+    }  # not -p, for which ss looks at all open files
 
 
 @pytest.mark.parametrize(("title", "user"), [(SESSION, 0), (TITLE, 65534)])
@@ -124,14 +150,37 @@ def test_a_session_and_a_program_of_a_user_are_no_listeners(
         process.communicate()
 
 
-def test_a_name_that_contains_a_process_is_not_that_process(
+def test_the_title_of_a_user_s_program_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Leave it unread: a user can make it gigabytes long by prctl(2), PR_SET_MM_MAP."""
+    process = started(TITLE, 65534)
+    files: list[str] = []
+    text = gpuprov_sshd._text
+    monkeypatch.setattr(gpuprov_sshd, "_text", lambda path: files.append(path) or text(path))
+    try:
+        play(monkeypatch, tmp_path, process.pid, "0")
+        write_program(tmp_path / "tr", f"readlink /proc/self/fd/0 >>{tmp_path}/read")
+        assert gpuprov_sshd.others() == []
+        assert in_shell("other_sshd ''") == ""
+    finally:
+        process.kill()
+        process.communicate()
+    read = tmp_path / "read"  # also the titles of this machine's own sshd
+    files += read.read_text().splitlines() if read.exists() else []
+    assert f"/proc/{process.pid}/cmdline" not in files
+
+
+def test_a_socket_of_a_user_is_not_sshd_s(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
 ) -> None:
-    play(monkeypatch, tmp_path, listener.pid, "0")
-    row = f'LISTEN 0 9 [::]:99 [::]:* users:((""sshd",pid={listener.pid}",pid=77,fd=3))'
-    write_program(tmp_path / "ss", f"echo '{row}'")
-    assert gpuprov_sshd.others() == []
+    """Leave out the sockets of users, also if root's sshd has one."""
+    play(monkeypatch, tmp_path, listener.pid, "0", owner="uid:1000 ")
+    assert gpuprov_sshd.listening() == {}
     assert in_shell("other_sshd ''") == ""
+
+
+def test_a_process_that_ends_meanwhile_does_not_end_the_look(tmp_path: Path) -> None:
+    (tmp_path / "comm").write_text("sshd\n")
+    assert in_shell(f"is_root_s {tmp_path} sshd 2>/dev/null || echo no") == "no\n"
 
 
 def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

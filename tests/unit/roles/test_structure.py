@@ -140,7 +140,15 @@ def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
 
 OF_OTHERS = ("/etc/docker/", "/etc/sysconfig/", "/etc/containerd/config", "{{ __imex_nodes_file }}")
 """Beginnings of the paths of files that the administrator or a package writes, too."""
+FOR_LOGINS = "{{ ssh_hardening_files | dict2items }}"
 EDITORS = ("ansible.builtin.lineinfile", "ansible.builtin.blockinfile", "ansible.builtin.replace")
+
+
+def test_files_that_decide_who_may_log_in_become_root_s() -> None:
+    """Check those of authorities and principals: sshd reads them also if others can write them."""
+    [task] = (task for _, task in TASKS if task.get("loop") == FOR_LOGINS)
+    [file] = task["gpuprov.gpuprov.gpuprov_files"]["files"]
+    assert "keep_mode" not in file
 
 
 def test_files_of_others_keep_their_owner_and_mode() -> None:

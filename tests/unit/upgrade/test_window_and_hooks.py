@@ -409,6 +409,29 @@ def test_a_hook_gets_what_there_is_to_say_and_the_exit_code_stays(
     assert (tmp_path / "told").read_text() == "node1 100% gone\ncode 3\n"
 
 
+def test_text_of_nodes_is_no_command_for_github(tmp_path: Path) -> None:
+    """Have GitHub's runner take commands again only after a mark that the text cannot have."""
+    program = write_program(tmp_path / "gpuprov", "printf '  ::add-mask::gpu'; exit 3")
+    job = replace(schedule.drift(tmp_path, None), wheel=WHEEL)
+    [text] = schedule.files(job, "github", str(program)).values()
+    [step] = [
+        each["run"] for each in yaml.safe_load(text)["jobs"]["drift"]["steps"] if each.get("id") == "look"
+    ]
+    marks = set()
+    for _twice in range(2):
+        done = subprocess.run(
+            ["/bin/sh", "-e", "-c", step], check=False, cwd=tmp_path, capture_output=True, text=True
+        )
+        said = re.fullmatch(
+            r"::stop-commands::([0-9a-f]{32})\n  ::add-mask::gpu\n::([0-9a-f]{32})::\n", done.stdout
+        )
+        assert done.returncode == 3
+        assert said is not None, done.stdout
+        assert said[1] == said[2]
+        marks.add(said[1])
+    assert len(marks) == 2
+
+
 def test_a_forges_job_keeps_what_was_said_and_junit(tmp_path: Path) -> None:
     program = write_program(tmp_path / "gpuprov", 'echo "node1: $*"; exit 3')
     for forge in ("github", "gitlab"):

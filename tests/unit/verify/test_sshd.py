@@ -14,13 +14,24 @@ from typing import Any
 import pytest
 
 from gpuprov.errors import NodeFailed
-from gpuprov.verify.observers.sshd import ASKED_MAX, LISTENERS_MAX, TIMES, Answer, Listener, Sshd, addresses
+from gpuprov.verify.observers.sshd import (
+    ASKED_MAX,
+    LISTENERS_MAX,
+    SOCKETS,
+    TIMES,
+    Answer,
+    Listener,
+    Sshd,
+    addresses,
+)
+from tests.unit.programs import write_program
 
 MACHINE = {
     "ps -C sshd": "1 0 0 1 0\n9 0 0 1 0\n",
     "ps -ww": "9 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
     "readlink /proc/": "/usr/sbin/sshd\n/usr/sbin/sshd\n",
-    "ss -Hltnp": 'LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n',
+    "sockets=$(ss": "LISTEN 0 128 0.0.0.0:22 0.0.0.0:* ino:7 sk:1\n",
+    "find": "socket:[7]\n",
 }
 """Beginnings of commands, and the answers of a node whose sshd has no Match blocks."""
 
@@ -90,10 +101,8 @@ def test_sshd_is_asked_for_the_addresses_of_its_match_blocks() -> None:
     ],
 )
 def test_too_many_match_blocks_are_a_failure_without_a_question(blocks: str) -> None:
-    ports = "".join(
-        f'LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* users:(("sshd",pid=9,fd=3))\n' for each in range(1, 2000)
-    )
-    node, observer = machine({"grep -D skip -rshiE": f"{blocks}\n", "ss -Hltnp": ports})
+    ports = "".join(f"LISTEN 0 128 0.0.0.0:{each} 0.0.0.0:* ino:7 sk:1\n" for each in range(1, 2000))
+    node, observer = machine({"grep -D skip -rshiE": f"{blocks}\n", "sockets=$(ss": ports})
     with pytest.raises(NodeFailed, match="too many Match blocks"):
         observer.answers("ops")
     assert not [command for command in node.asked if command.startswith("for who in")]
@@ -145,19 +154,31 @@ def test_only_the_command_lines_of_root_s_sshd_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "ports"),
-    [
-        ('(("sshd",pid=9,fd=3))', [22]),
-        ('(("sshd",pid=77,fd=3))', []),
-        ('((""sshd",pid=9",pid=77,fd=3))', []),
-        ('(("sshd",pid=77,fd=3),("sshd",pid=9,fd=3))', [22]),
-    ],
+    ("held", "ports"), [("socket:[7]\n", [22]), ("socket:[8]\nsocket:[77]\n", []), ("", [])]
 )
-def test_a_user_s_program_named_sshd_does_not_listen_for_sshd(users: str, ports: list[int]) -> None:
-    _, observer = machine({"ss -Hltnp": f"LISTEN 0 128 0.0.0.0:22 0.0.0.0:* users:{users}\n"})
-    assert observer.ports == ports
-    _, observer = machine({"ss -Hltnp": 'LISTEN 0 9 *:22 *:* users:(("systemd",pid=812,fd=9))\n'})
-    assert observer.ports_of_systemd == []
+def test_the_ports_of_sshd_are_those_of_its_own_sockets(held: str, ports: list[int]) -> None:
+    """Look at the open files of root's sshd and of systemd alone: a user can have millions."""
+    node, observer = machine({"find": held})
+    assert observer.ports == observer.ports_of_systemd == ports
+    folders = [command.split()[1] for command in node.asked if command.startswith("find")]
+    assert folders == ["/proc/9/fd", "/proc/1/fd"]
+
+
+def test_sockets_of_users_are_not_in_the_answer(tmp_path: Path) -> None:
+    """Leave them out on the node: with their processes they can be a list of any length."""
+    rows = "LISTEN 0 9 *:22 *:* ino:7 sk:1 cgroup:/system.slice/a\\\\x2db\\\\c.service"
+    write_program(tmp_path / "ss", f"cat <<'END'\n{rows} uid:1000\n{rows}\nEND")
+    (tmp_path / "none").mkdir()
+    write_program(tmp_path / "none/ss", "exit 3")
+
+    def said(folder: Path) -> tuple[int, str]:
+        """Return status and output of the command, with a program `ss` in a folder."""
+        path = f"{folder}:{os.environ['PATH']}"
+        done = subprocess.run(["sh", "-c", SOCKETS], capture_output=True, check=False, env={"PATH": path})
+        return done.returncode, done.stdout.decode()
+
+    assert said(tmp_path) == (0, f"{rows}\n")
+    assert said(tmp_path / "none")[0] == 3
 
 
 @pytest.mark.parametrize("path", ["none", "run/sshd.pid", "/run/a b", "/run/$(id)", "/run/\N{EM DASH}", "-x"])

@@ -154,6 +154,63 @@ def test_a_node_that_breaks_the_exchanges_of_two_others_gets_none_of_them_reject
         assert who in rejected or victim not in rejected, (victim, who, outcome.verdicts)
 
 
+def disturbed(count: int, disturb: Callable[[int, Group, dict[str, Heard]], dict[str, Heard]]) -> Outcome:
+    """Return the outcome of a search among nodes whose reports of each group `disturb` returns."""
+    search = Search([f"n{number:03}" for number in range(count)])
+    while groups := search.next():
+        result: dict[str, Heard] = {}
+        for group in groups:
+            peers = group.nodes if group.exchange else ()
+            heard = {
+                node: Heard(rates={each: RATE for each in peers if each != node}, reduced=RATE)
+                for node in group.nodes
+            }
+            result |= disturb(search.rounds, group, heard)
+        search.take(result)
+    return Outcome(search)
+
+
+def dead(group: Group, stuck: Mapping[str, str]) -> dict[str, Heard]:
+    """Return the reports of a group that ended while some nodes waited for others."""
+    return {
+        node: Heard(error="timed out", stuck=(0, stuck[node]) if node in stuck else None)
+        for node in group.nodes
+    }
+
+
+@pytest.mark.parametrize("count", [4, 5, 7, 8, 16])
+def test_a_node_that_ends_other_links_of_another_one_each_time_gets_it_not_rejected_alone(count: int) -> None:
+    """Reject with a node that never finished a large group those that were in each one that it has not."""
+    names = [f"n{number:03}" for number in range(count)]
+    for victim, who in sample([(a, b) for a in names for b in names if a != b], 6, f"{count}"):
+
+        def ends(
+            number: int, group: Group, heard: dict[str, Heard], victim: str = victim, who: str = who
+        ) -> dict[str, Heard]:
+            others = [node for node in group.nodes if node not in (victim, who)]
+            if not {victim, who} <= set(group.nodes) or not others:
+                return heard
+            return dead(group, {others[number % len(others)]: victim})
+
+        rejected = [each.node for each in disturbed(count, ends).judged() if each.verdict == "rejected"]
+        assert who in rejected or victim not in rejected, (victim, who)
+
+
+@pytest.mark.parametrize("count", [12, 16, 33])
+def test_a_node_that_ends_links_between_those_that_it_accuses_has_few_of_them_rejected(count: int) -> None:
+    victims = [f"n{number:03}" for number in (1, 4, 5, 7)]
+
+    def lies(number: int, group: Group, heard: dict[str, Heard]) -> dict[str, Heard]:
+        if len(group.nodes) <= 3 or not {"n003", *victims} <= set(group.nodes) or not group.exchange:
+            return heard
+        if number == 3:
+            return dead(group, dict(zip(victims, reversed(victims), strict=True)))
+        return {**heard, "n003": replace(heard["n003"], wrong=frozenset(victims))}
+
+    rejected = [each.node for each in disturbed(count, lies).judged() if each.verdict == "rejected"]
+    assert rejected == ["n003"]
+
+
 def test_a_node_that_waits_for_another_one_in_the_search_among_many_ends_no_search() -> None:
     """Continue where a node that slows many states a link that is dead: a test of it comes in between."""
     names = [f"n{number:03}" for number in range(16)]
