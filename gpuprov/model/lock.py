@@ -238,7 +238,7 @@ class LockedGroup(Strict):
     """
 
     profile: str
-    hosts: dict[HostName, str]
+    hosts: dict[HostName, HostAddress]
     os: str
     arch: str
     site: str | None = None

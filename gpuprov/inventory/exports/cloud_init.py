@@ -52,8 +52,8 @@ def user_data(files: Iterable[File], *, compress: bool = False) -> bytes:
 
 
 def _yaml(config: dict[str, object]) -> str:
-    """Return JSON, which is also YAML, with one key per line."""
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in config.items())
+    """Return JSON, which is also YAML, with one key per line, as short as possible."""
+    return "".join(f"{key}: {json.dumps(value, separators=(',', ':'))}\n" for key, value in config.items())
 
 
 def _plain(file: File) -> dict[str, str]:

@@ -94,9 +94,22 @@ def test_a_lock_that_could_not_be_read_again_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "peer", ["10.0.0.1\n10.9.9.9", "-oProxyCommand=x", "a b", "me@gpu2", "gpu2:22", "[::1]", ""]
-)
+NO_ADDRESSES = ("10.0.0.1\n10.9.9.9", "-oProxyCommand=x", "a b", "me@gpu2", "gpu2:22", "[::1]", "")
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_a_lock_has_no_host_that_is_not_an_address(tmp_path: Path, address: str) -> None:
+    """Refuse it: each is an argument of ssh and a variable of Ansible."""
+    document = yaml.safe_load(RECORDED_LOCK.read_text())
+    [group] = document["groups"].values()
+    group["hosts"] = dict.fromkeys(group["hosts"], address)
+    path = tmp_path / "fleet.lock.yml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(InvalidInput, match="hosts"):
+        read_lock(path)
+
+
+@pytest.mark.parametrize("peer", NO_ADDRESSES)
 def test_a_lock_has_no_peer_that_is_not_an_address(tmp_path: Path, peer: str) -> None:
     """Refuse it: each becomes a line of the configuration of IMEX."""
     document = yaml.safe_load(RECORDED_LOCK.read_text())
