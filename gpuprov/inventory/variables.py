@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,11 +71,12 @@ def _way_in(way: Route, python: str) -> Variables:
 
     Args:
         python: the interpreter of Ansible's modules; over ssh the usual one is left to Ansible's own search.
+            On this machine gpuprov's own replaces one that is not there.
     """
     if way.local:
         return {
             "ansible_connection": "local",
-            "ansible_python_interpreter": python,
+            "ansible_python_interpreter": python if os.access(python, os.X_OK) else sys.executable,
             "ansible_become": way.user != "root",
         }
     options = ssh_options(way)

@@ -82,11 +82,17 @@ for package in /var/cache/apt/archives/*.deb; do
     dpkg-deb --fsys-tarfile $package | tar --extract --keep-directory-symlink --directory /
 done
 rm /var/cache/apt/archives/*.deb
-systemctl enable cloud-init-local cloud-init cloud-config cloud-final
-echo 'system_info: {{distro: rocky}}' >/etc/cloud/cloud.cfg.d/98-gpuprov-lab.cfg
+[ -e /usr/bin/nc ] || ln -s nc.openbsd /usr/bin/nc
+if [ ! -e /usr/bin/python3 ]; then
+    grep -lI '^#! */usr/bin/python3' /usr/bin/cloud-* |
+        xargs sed -i '1s,/usr/bin/python3,/usr/libexec/platform-python,'
+fi
+for unit in cloud-init-local cloud-init-main cloud-init-network cloud-init cloud-config cloud-final; do
+    [ ! -e /lib/systemd/system/$unit.service ] || systemctl enable $unit
+done
 """
-"""Shell commands that add Debian's cloud-init to a played system without apt, and have it work as on that
-system.
+"""Shell commands that add Debian's cloud-init to a played system without apt; its units depend on the
+release.
 """
 CLOUD = """\
 datasource_list: [NoCloud]
@@ -98,19 +104,21 @@ disable_root: false
 """
 
 
-def with_cloud_init(user_data: bytes) -> Callable[[Path], None]:
+def with_cloud_init(user_data: bytes, distro: str = "") -> Callable[[Path], None]:
     """Return a step that installs Debian's own cloud-init, if missing, with a seed; network, login and host
     key remain the lab's.
 
     Args:
         user_data: as from a cloud.
+        distro: cloud-init's class for a played system.
     """
 
     def step(root: Path) -> None:
         if not (root / "usr/bin/cloud-init").exists():
             played = (root / HIDDEN / "apt").exists()
             inside(root, BORROWED if played else f"apt-get -q update && {INSTALL} cloud-init")
-        write_whole(root / "etc/cloud/cloud.cfg.d/99-gpuprov-lab.cfg", CLOUD)
+        played_as = f"system_info: {{distro: {distro}}}\n" if distro else ""
+        write_whole(root / "etc/cloud/cloud.cfg.d/99-gpuprov-lab.cfg", CLOUD + played_as)
         seed = root / "var/lib/cloud/seed/nocloud"
         seed.mkdir(parents=True, exist_ok=True)
         (seed / "user-data").write_bytes(user_data)

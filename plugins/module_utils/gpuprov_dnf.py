@@ -118,7 +118,8 @@ CAUSES = (
         "try again later, or use a nearer mirror",
     ),
     Cause(
-        "Curl error|Could not resolve|[Cc]onnection (failed|timed out|refused)|Timeout was reached",
+        r"Curl error|Could not resolve|[Cc]onnection (failed|timed out|refused)|Timeout was reached"
+        r"|Status code: (408|429|5\d\d)",
         "the package repository does not answer as it should",
         "check that the node reaches it (proxy, firewall, the mirror itself) and try again",
     ),
@@ -153,6 +154,10 @@ MISSING = re.compile(
     r"(?:No match for argument|All matches were filtered out by \w+ filtering for argument): "
 )
 """Lines of dnf's standard output about a package that it cannot install."""
+REASONS = re.compile(r"(?m)^Errors during downloading metadata for repository '(.+)':((?:\n +- .*)+)")
+"""Warning about a repository whose metadata cannot be read: its name, and lines with the reasons."""
+UNREAD = re.compile("Failed to download metadata for repo '(.+?)':")
+"""Error after which dnf does not go on without the repository."""
 STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*:[A-Za-z0-9.+_-]*\Z")
 """Module and stream, which is empty for one that is reset."""
 FORWARD = ("Installing", "Upgrading", "Reinstalling", "Downgrading")
@@ -260,7 +265,8 @@ def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
     Raises:
         Failed: a repository does not answer or its signature is wrong, or another dnf did not end in time.
     """
-    _limited(fetch_seconds + lock_seconds, "--assumeyes", "--quiet", "--refresh", *words, "makecache")
+    # Without --quiet, with which dnf does not print why a repository failed.
+    _limited(fetch_seconds + lock_seconds, "--assumeyes", "--refresh", *words, "makecache")
 
 
 def only(sources: str) -> "list[str]":
@@ -544,12 +550,18 @@ def _limited(seconds: "int | None", *words: str) -> str:
 
 
 def _errors(said: str, errors: str) -> str:
-    """Return what dnf says about a failure on one line, each sentence once; empty without an error."""
+    """Return what dnf says about a failure on one line, each sentence once; empty without an error.
+
+    The reasons of a repository's failure are warnings, and count only if dnf does not go on without it.
+    """
     lines = [line.strip() for line in said.splitlines() if MISSING.match(line)]
+    reasons = dict(REASONS.findall(errors))
     inside = False
     for line in errors.splitlines():
         inside = line.startswith("Error:") or (inside and (line.startswith(" ") or "GPG" in line))
         if inside and ABORTED not in line:
+            for name in UNREAD.findall(line):
+                lines += [why.strip(" -") for why in reasons.get(name, "").splitlines()]
             lines.append(re.sub("^Error: ?", "", line).strip(" -"))
     return " ".join(dict.fromkeys(filter(None, lines)))
 

@@ -11,14 +11,18 @@ import tempfile
 from pathlib import Path
 
 from gpuprov_lab.host import CACHE, locked
+from maintenance.release.wheelhouse import fill
 from tests import ROOT
 
 
-def build_index(folder: Path) -> Path:
+def build_index(folder: Path, python: tuple[int, int] = sys.version_info[:2]) -> Path:
     """Fill `folder/simple` in the layout of an index (PEP 503); return gpuprov's wheel from this checkout.
 
     The index contains what the release lock names, without gpuprov, which is never requested from an index.
     Packages are downloaded once and kept in the lab's cache.
+
+    Args:
+        python: version of the nodes' Python.
     """
     kept = CACHE / "wheels"
     kept.mkdir(parents=True, exist_ok=True)
@@ -36,8 +40,23 @@ def build_index(folder: Path) -> Path:
             str(ROOT),
         )
         index_wheels(kept, folder)
-    [wheel] = folder.glob("gpuprov-*.whl")
+        [wheel] = folder.glob("gpuprov-*.whl")
+        if python != sys.version_info[:2]:
+            index_wheels(_kept_for(wheel, python), folder)
     return wheel
+
+
+def _kept_for(wheel: Path, python: tuple[int, int]) -> Path:
+    """Return the folder of the packages for another Python, by the lock in gpuprov's wheel; fill it if it is
+    of another lock.
+    """
+    kept = CACHE / "wheels-{}.{}".format(*python)
+    lock = (ROOT / "requirements.lock").read_bytes()
+    if not (kept / "requirements.lock").exists() or (kept / "requirements.lock").read_bytes() != lock:
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir()
+        fill(kept, wheel, python, "x86_64")
+    return kept
 
 
 def index_wheels(wheels: Path, folder: Path) -> None:

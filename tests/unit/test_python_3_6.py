@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuprov.verify.observers import tuning, user_files
 from tests import ROOT
 
 PROGRAMS = sorted(
@@ -46,6 +47,11 @@ def later(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
 def test_it_is_python_3_6(path: Path) -> None:
     assert [*later(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("text", [tuning.SESSION, user_files.PROGRAM], ids=["session", "user_files"])
+def test_what_verify_runs_there_is_python_3_6(text: str) -> None:
+    assert [*later(text)] == []
 
 
 @pytest.mark.parametrize(

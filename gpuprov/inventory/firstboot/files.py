@@ -126,6 +126,7 @@ def first_boot_files(lock: Lock, wishes: Wishes) -> list[File]:
     """
     text = render_lock(lock)
     unit = (files("gpuprov.inventory.firstboot") / f"node/{UNIT}").read_text("utf-8")
+    unit = re.sub("(?m)^#.*\n", "", unit)  # user-data is small
     carried = [] if wishes.lock_url else [File(LOCK, text)]
     # The URL of the report may contain a token.
     return [

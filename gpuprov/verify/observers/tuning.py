@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from gpuprov.untrusted import lines_of, regex
 from gpuprov.untrusted.parsing import whole_number
 from gpuprov.verify.observers.base import Observed
+from gpuprov.verify.observers.programs import python
 
 OPTIONS = {"memlock": "l", "stack": "s", "nofile": "n"}
 """Limit → option of the shell's ulimit."""
@@ -45,7 +45,8 @@ for entry in pam.pam_getenvlist(handle):
     found[name] = value
 who = f"user={user},host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
 if service == "sshd" and shutil.which("sshd"):
-    said = subprocess.run(["sshd", "-T", "-C", who], capture_output=True, text=True).stdout
+    asked = ["sshd", "-T", "-C", who]
+    said = os.fsdecode(subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
     found.update(line[7:].partition("=")[::2] for line in said.splitlines() if line.startswith("setenv "))
 def become():
     os.initgroups(user, account.pw_gid); os.setgid(account.pw_gid); os.setuid(account.pw_uid)
@@ -55,7 +56,7 @@ sys.exit(code)
 """
 SERVICES, JOBS = "sshd login", "cron crond"
 """PAM's services of logins, the second for a node without sshd; and of jobs at times."""
-PYTHON = f"python3 -I -c {shlex.quote(SESSION)}"
+PYTHON = python(SESSION)
 BASH = '"$(command -v bash || echo /bin/sh)"'
 LOGIN = f"{PYTHON} '{SERVICES}' %s {BASH} --login -c '{LIMITS}; env'"
 # bash reads other files for a command that sshd starts, which it recognizes by this variable (bash(1)).

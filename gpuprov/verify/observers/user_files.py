@@ -7,8 +7,9 @@ its own user only, and opens what it found to be a regular file by the entry of 
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
+
+from gpuprov.verify.observers.programs import python
 
 if TYPE_CHECKING:
     from testinfra.host import Host
@@ -43,7 +44,7 @@ with open("/proc/self/fd/" + str(here), "rb") as file:
     elif about.st_size <= {HASHED_BYTES}:
         print(hashlib.sha256(file.read({HASHED_BYTES})).hexdigest())
 """
-READ = f"python3 -I -c {shlex.quote(PROGRAM)}"
+READ = python(PROGRAM)
 TEXT, CHECKSUM = f"{READ} text %s", f"{READ} checksum %s"
 """Commands that print a file's text, and its SHA-256; nothing for what is no regular file."""
 

@@ -231,9 +231,11 @@ def _play_python(release: Release) -> str:
     """Return shell commands that take Debian's Python out of PATH, if the release's own is not there."""
     if release.python == PYTHON:
         return ""
+    folder, _, name = release.python.rpartition("/")
     return f"""\
-mkdir -p /{release.python.rpartition("/")[0]}
-ln -s $(readlink -f /{PYTHON}) /{release.python}
+mkdir -p /{folder}
+mv $(readlink -f /{PYTHON}) /{folder}/{name}3
+ln -s {name}3 /{release.python}
 grep -lIE '^#! ?/{PYTHON}' /usr/bin/* /usr/sbin/* $hidden/bin/* |
     xargs sed -i --follow-symlinks '1s,/{PYTHON},/{release.python},'
 rm /{PYTHON}

@@ -7,6 +7,9 @@ import base64
 import gzip
 import hashlib
 import json
+import re
+import shlex
+import subprocess
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +32,7 @@ from gpuprov.model.lock import read_lock, write_lock
 from gpuprov.probe.payload import without_docs
 from gpuprov_lab.simulator import stub_module
 from tests.unit.inventory.conftest import MakeLock
+from tests.unit.programs import write_program
 
 FLEET = """\
 groups:
@@ -235,6 +239,28 @@ def test_the_program_has_what_it_imports_beside_it(
     source = ast.parse(without_docs(Path(first_boot.__file__).read_text()))
     source.body = [each for each in source.body if "TYPE_CHECKING" not in ast.unparse(each)]
     assert ast.dump(ast.parse(files[PROGRAM])) == ast.dump(source), "only its form is smaller"
+
+
+OWN, LIBEXEC = "/usr/bin/python3", "/usr/libexec/platform-python"
+
+
+@pytest.mark.parametrize(("there", "used"), [((OWN, LIBEXEC), OWN), ((LIBEXEC,), LIBEXEC)])
+def test_the_unit_runs_in_the_python_that_the_system_has(
+    lock: Path,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    there: tuple[str, ...],
+    used: str,
+) -> None:
+    """Start the unit's command with fake Pythons in a temporary folder in place of /usr."""
+    unit = written(exported(capfdbinary, lock))[UNIT_PATH]
+    [command] = re.findall(r"(?m)^ExecStart=(.*)$", unit)
+    for each in there:
+        (tmp_path / each[1:]).parent.mkdir(parents=True)
+        write_program(tmp_path / each[1:], f'echo "{each} $*" >{tmp_path}/ran')
+    argv = shlex.split(command.replace("$$", "$").replace("/usr/", f"{tmp_path}/usr/"))
+    subprocess.run(argv, check=True)
+    assert (tmp_path / "ran").read_text() == f"{used} -B {tmp_path}{PROGRAM}\n"
 
 
 def test_the_unit_is_started_without_waiting_for_it(

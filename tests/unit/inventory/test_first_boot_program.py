@@ -123,7 +123,7 @@ def failing(message: str) -> tuple[dict[str, Any], int]:
 def test_a_machine_as_the_lock_says_is_done_and_not_looked_at_again(machine: Machine) -> None:
     assert machine.boot() == 0
     assert machine.calls == [
-        "is-system-running --wait",
+        "is-system-running",
         "apply",
         "verify",
         "disable --quiet gpuprov-first-boot.service",
@@ -133,6 +133,27 @@ def test_a_machine_as_the_lock_says_is_done_and_not_looked_at_again(machine: Mac
     assert 'gpuprov_first_boot_state{state="done"} 1\n' in machine.metrics
     assert 'gpuprov_first_boot_state{state="failed"} 0\n' in machine.metrics
     assert "gpuprov_first_boot_exit_code 0\n" in machine.metrics
+
+
+STARTING = """\
+echo "$@" >>{here}/calls
+[ $(grep -c running {here}/calls) -gt 2 ] && echo degraded || echo starting
+"""
+
+
+def test_it_waits_until_the_units_of_this_boot_have_started(machine: Machine) -> None:
+    """systemd 239 does not wait itself, so that the state is asked for again."""
+    write_program(machine.folder / "systemctl", STARTING.format(here=machine.folder))
+    assert machine.boot() == 0
+    assert machine.calls[:4] == [*["is-system-running"] * 3, "apply"]
+
+
+def test_a_boot_whose_units_never_end_starting_is_continued(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(machine.folder / "systemctl", "echo starting")
+    monkeypatch.setattr(first_boot, "SETTLED_S", 0)
+    assert machine.boot() == 0
 
 
 def test_a_reboot_is_one_step_and_the_next_boot_goes_on(machine: Machine) -> None:
@@ -504,6 +525,46 @@ def test_pips_trouble_is_reported_apart(without_gpuprov: Machine, said: str, sta
     write_program(without_gpuprov.folder / "pip", f'printf "{said}\\n"; exit 1')
     without_gpuprov.boot()
     assert without_gpuprov.state["state"] == state
+
+
+DNF = """\
+echo "dnf $*" >>{here}/calls
+case "$*" in
+    *makecache) printf "{unread}"; exit {status} ;;
+    *) printf "{said}"; exit 1 ;;
+esac
+"""
+UNREAD = (
+    "Errors during downloading metadata for repository 'x':\\n  - {}\\nError: Failed to download metadata for"
+    " repo 'x': Cannot download repomd.xml: Cannot download repodata/repomd.xml: All mirrors were tried\\n"
+)
+REFUSED = (
+    "Curl error (7): Couldn't connect to server for http://m:9/repodata/repomd.xml [Failed to connect to m"
+    " port 9 after 0 ms: Couldn't connect to server]"
+)
+BUSY = "Status code: 503 for http://m/repodata/repomd.xml (IP: 192.0.2.1)"
+MISSING = "No match for argument: python3.12\\nError: Unable to find a match: python3.12\\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "unread", "state"),
+    [
+        *((UNREAD.format(each), "", "postponed") for each in (REFUSED, BUSY)),
+        (MISSING, UNREAD.format(BUSY), "postponed"),
+        (MISSING, "", "failed"),
+    ],
+)
+def test_a_python_whose_repository_does_not_answer_is_tried_again(
+    without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch, said: str, unread: str, state: str
+) -> None:
+    """The third is one that dnf skips, as on Amazon Linux by default."""
+    machine, here = without_gpuprov, without_gpuprov.folder
+    machine.order["patience_s"] = 0
+    monkeypatch.setattr(first_boot, "is_usable_python", lambda _: False)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    write_program(here / "dnf", DNF.format(here=here, said=said, unread=unread, status=int(bool(unread))))
+    machine.boot()
+    assert machine.state["state"] == state, machine.state["message"]
 
 
 SECRET = "hUnter2xYz9"  # noqa: S105

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +28,16 @@ def interpreters(system: str) -> list[str | None]:
     return [{**shared, **own.get(host, {})}.get("ansible_python_interpreter") for host in hosts]
 
 
-def test_ansible_runs_in_the_python_of_the_table() -> None:
+def test_ansible_runs_in_the_python_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: True)
     assert interpreters("debian12") == ["/usr/bin/python3", None]
     assert interpreters(TOO_OLD) == [platform(TOO_OLD).python] * 2 == ["/usr/bin/python3.12"] * 2
+
+
+def test_a_machine_without_that_python_has_gpuprovs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RHEL 8 before 8.10 has Python 3.11 and no 3.12; gpuprov runs in it, and so can its roles."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert interpreters(TOO_OLD) == [sys.executable, platform(TOO_OLD).python]
 
 
 @pytest.mark.parametrize(

@@ -196,13 +196,46 @@ def test_a_package_that_dnf_skips_fails_with_the_problem(
     assert said.startswith(f"NCCL could not be installed: {cause} ({problem}")
 
 
+UNREAD = """\
+Errors during downloading metadata for repository 'x':
+  - {}
+Error: Failed to download metadata for repo 'x': Cannot download repomd.xml: Cannot download\
+ repodata/repomd.xml: All mirrors were tried
+"""
+"""Standard error of dnf 4.14 about a repository without an answer."""
+IGNORED = """\
+Errors during downloading metadata for repository 'site':
+  - Curl error (6): Couldn't resolve host name for http://s/repodata/repomd.xml [Could not resolve host: s]
+Ignoring repositories: site
+"""
+"""The same about one with skip_if_unavailable, without which dnf goes on."""
+
+
 @pytest.mark.parametrize(
     ("said", "errors", "cause"),
     [
+        *(
+            ("", UNREAD.format(why), "the package repository does not answer as it should")
+            for why in (
+                "Curl error (7): Couldn't connect to server for http://m:9/repodata/repomd.xml [Failed to"
+                " connect to m port 9 after 0 ms: Couldn't connect to server]",
+                "Curl error (6): Couldn't resolve host name for http://m/repodata/repomd.xml [Could not"
+                " resolve host: m]",
+                "Status code: 503 for http://m/repodata/repomd.xml (IP: 192.0.2.1)",
+            )
+        ),
         (
-            "No match for argument: nothere-1-1\n",
-            "Error: Unable to find a match: nothere-1-1\n",
+            "",
+            UNREAD.format("Status code: 404 for http://m/repodata/repomd.xml (IP: 192.0.2.1)"),
             "the package repository does not have what the lock names",
+        ),
+        *(
+            (
+                "No match for argument: nothere-1-1\n",
+                f"{before}Error: Unable to find a match: nothere-1-1\n",
+                "the package repository does not have what the lock names",
+            )
+            for before in ("", IGNORED)
         ),
         (
             "All matches were filtered out by modular filtering for argument: nvidia-open-3:595-1.el9\n",
@@ -248,6 +281,9 @@ def test_the_time_limit_says_what_dnf_waited_for(
     with pytest.raises(Failed, match=r"^fetching took longer than 900 s"):
         dnf.read_lists(600, 300, "--repo=nvidia")
     assert ran[-1][-2:] == ["--repo=nvidia", "makecache"]
+    answering(monkeypatch, ran, "", IGNORED)
+    dnf.read_lists(600, 300)
+    assert "--quiet" not in ran[-1], "with it dnf does not print why a repository failed"
 
 
 def test_apt_and_dnf_judge_removals_alike() -> None:

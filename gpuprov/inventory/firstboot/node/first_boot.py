@@ -52,6 +52,7 @@ RELEASE_LOCK = "gpuprov/share/requirements.lock"  # in gpuprov's wheel: its depe
 POSTPONED = 75  # EX_TEMPFAIL of sysexits.h; the unit starts the program again after 2 minutes
 PASSING_CODES = (4, 5, 124)  # gpuprov: a node is unreachable, or another run holds it; timeout: it was ended
 REBOOTS_AT_MOST = 3
+STARTING = (b"initializing\n", b"starting\n")
 SETTLED_S, SETTLE_S = 180, 20  # limit for the start of a boot's units; pause before a second check
 LARGEST = 64 << 20  # bytes of a lock or a wheel
 LARGEST_MODULES = 512 << 20  # about 40 MB per kernel
@@ -76,6 +77,7 @@ PASSING = re.compile(
     r"|[Tt]imed out|Network is unreachable|No route to host|Max retries|Failed to (fetch|establish)"
     r"|Hash Sum mismatch|unexpected size|not known\b|IncompleteRead|took longer than"
     r"|still at work|has held the|does not answer as it should|\b50[0234] +[A-Z]"
+    r"|Curl error|Status code: (408|429|5\d\d)"  # dnf
 )
 
 
@@ -210,12 +212,13 @@ def look(count: int) -> None:
     Raises:
         Ended: the machine has no NVIDIA GPU at all, but `count` is not 0.
     """
-    try:
-        subprocess.call(
-            ["systemctl", "is-system-running", "--wait"], timeout=SETTLED_S, stdout=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        say(f"units of this boot are still starting after {SETTLED_S} s")
+    until = time.monotonic() + SETTLED_S
+    asked = ["systemctl", "is-system-running"]  # systemd 239 has no --wait
+    while subprocess.run(asked, stdout=subprocess.PIPE, check=False).stdout.endswith(STARTING):
+        if time.monotonic() > until:
+            say(f"units of this boot are still starting after {SETTLED_S} s")
+            break
+        time.sleep(1)
     found = [path for path in DEVICES.glob("*") if small_text(path / "vendor") == NVIDIA]
     if count and not any(small_text(path / "class").startswith(DISPLAYS) for path in found):
         seen = f"no NVIDIA GPU on the PCI bus, the lock expects {count}"
@@ -435,23 +438,29 @@ def install_python() -> None:
     """Install a Python of at least 3.11 with its venv module, by apt-get or dnf: the first package that can
     be installed.
 
+    Where dnf skips a repository that does not answer (skip_if_unavailable), it has no such package. Without
+    --quiet it prints why a repository does not answer.
+
     Raises:
         Transient, Ended: it cannot be installed.
     """
     if shutil.which("apt-get"):
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        call("apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "update")
+        manager = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300"]
+        call(*manager, "update")
         names = ["python3-venv"] if sys.version_info >= OLDEST else ["python3.12-venv", "python3.11-venv"]
     else:
-        names = ["python3.12", "python3.11"]
-    manager = ["apt-get", "-o", "DPkg::Lock::Timeout=300"] if shutil.which("apt-get") else ["dnf"]
+        manager, names = ["dnf"], ["python3.12", "python3.11"]
     for name in names:
         try:
-            return call(*manager, "-q", "-y", "install", name)
+            return call(*manager, "-y", "install", name)
         except Ended as error:
-            if name == names[-1] or FULL.search(error.seen):
+            if FULL.search(error.seen):
                 raise
-    return None
+            failed = error
+    if manager == ["dnf"]:
+        call("dnf", "-y", "--setopt=*.skip_if_unavailable=0", "makecache")
+    raise failed
 
 
 def apply(program: str, node: str, lock: str) -> bool:

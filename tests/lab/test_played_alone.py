@@ -1,6 +1,6 @@
-"""A node that plays Rocky Linux 9 without a controller: by cloud-init, as an image, and by itself.
+"""Nodes that play systems with dnf, without a controller: by cloud-init, as an image, and by themselves.
 
-cloud-init is Debian's own, with the files of its class for Rocky Linux. docs/proof.md has what is not shown.
+cloud-init is Debian's own, with its class for the system. What such nodes do not show is in docs/proof.md.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,9 @@ from tests.lab.conftest import fresh_lab_name
 from tests.lab.image_tree import left_for_the_first_boot
 from tests.lab.local_node import FOLDER, LocalNode
 from tests.lab.package_index import build_index, obtained
-from tests.systems import IMAGES
+from tests.systems import IMAGES, OF_DNF
 
 pytestmark = pytest.mark.slow
-SYSTEM = "rhel9"
-IMAGE = IMAGES[SYSTEM]
 DRIVERS = ("580.126.16", "595.71.05")
 STACK = {
     "repository": "nvidia",
@@ -41,8 +39,8 @@ STACK = {
     "nccl": "auto",
     "docker": "28.5",
     "container_toolkit": "1.19.0",
-    "node_exporter": "auto",
 }
+EXPORTER = {"node_exporter": "auto"}
 SETTINGS = {
     "containers": {"cgroup_driver": "cgroupfs", "shm_size": "1g"},
     "monitoring": {"textfile": "/var/lib/prometheus/node-exporter"},
@@ -51,22 +49,60 @@ SETTINGS = {
 LOADED = "grep -oE '[0-9]{3}[.][.0-9]+' /proc/driver/nvidia/version | head -1"
 CARRIED = "/etc/gpuprov/fleet.lock.yml"
 PROGRAM = "/opt/gpuprov/bin/gpuprov"
+PYTHONS = ("python3.13", "python3.12", "python3.11")
 APPLY = f"{PROGRAM} apply --image train --lock /root/fleet.lock.yml --yes 2>&1"
 VERIFY = f"{PROGRAM} verify --image train --lock /root/fleet.lock.yml"
 INSTALL = (
-    "dnf -q -y install python3.12 && python3.12 -m venv /opt/gpuprov"
-    " && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index"
+    "{python} -m venv /opt/gpuprov && /opt/gpuprov/bin/pip install -q --no-cache-dir --no-index"
     " --find-links {folder} {folder}/gpuprov-*.whl"
 )
+
+
+@dataclass(frozen=True)
+class Played:
+    """What differs between the systems.
+
+    Attributes:
+        distro: cloud-init's word for the system.
+        stack: components that its repositories have, or have in another version.
+        python: program that runs gpuprov, and its package.
+        added: packages that the first boot has to install for it.
+        version: of this Python on the played node.
+    """
+
+    distro: str
+    stack: dict[str, str] = field(default_factory=lambda: EXPORTER)
+    python: str = "python3.12"
+    added: tuple[str, ...] = ()
+    version: tuple[int, int] = (3, 11)
+
+
+SYSTEMS = {
+    "rhel8": Played("rocky", added=("python3.12",)),
+    "rhel9": Played("rocky"),
+    "rhel10": Played("rocky", python="python3", version=(3, 13)),
+    "amzn2023": Played("amazon", {"docker": "25.0"}),
+}
 
 
 @dataclass(frozen=True)
 class Site:
     """A folder with a mirror and a Python package index, and their server."""
 
+    system: str
     folder: Path
     mirror: nvidia.Mirror
     server: MirrorServer
+
+    @property
+    def played(self) -> Played:
+        """The row of the system."""
+        return SYSTEMS[self.system]
+
+    @property
+    def image(self) -> str:
+        """The lab's image of the system."""
+        return IMAGES[self.system]
 
     def fleet(self, hosts: Any, **stack: str) -> dict[str, Any]:
         """Return a fleet of these hosts."""
@@ -74,10 +110,10 @@ class Site:
         key = str(self.mirror.key)
         group = {
             "profile": PROFILE,
-            "os": SYSTEM,
+            "os": self.system,
             "hosts": hosts,
-            "stack": {**STACK, **stack},
-            "settings": {"kernel": BY_SYSTEM[SYSTEM].kernel, **SETTINGS},
+            "stack": {**STACK, **self.played.stack, **stack},
+            "settings": {"kernel": BY_SYSTEM[self.system].kernel, **SETTINGS},
         }
         repositories = {name: {"url": url, "key": key} for name, url in urls.items()}
         return {"groups": {"train": group}, "repositories": repositories}
@@ -94,16 +130,26 @@ class Site:
         for wheel in self.mirror.root.glob("**/*.whl"):
             shutil.copy(wheel, place)
 
+    def installation(self, folder: str) -> str:
+        """Return the commands that install gpuprov from the wheels in a folder of a node."""
+        python = self.played.python
+        found = f"command -v {python} >/dev/null || dnf -q -y install {python}"
+        return f"({found}) && {INSTALL.format(python=python, folder=folder)}"
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+
+def test_each_system_with_dnf_has_a_row() -> None:
+    assert set(SYSTEMS) == set(OF_DNF)
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("alone")
-    mirror = nvidia.build(folder / "mirror", load(), [SYSTEM])
-    build_index(folder / "mirror")
+    mirror = nvidia.build(folder / "mirror", load(), [request.param])
+    build_index(folder / "mirror", SYSTEMS[request.param].version)
     # The gateway's address exists only while there are nodes, and locks are made before those of a test.
     with Lab(fresh_lab_name()) as other, served(mirror.root) as server:
         other.up(1)
-        yield Site(folder, mirror, server)
+        yield Site(request.param, folder, mirror, server)
 
 
 def in_sync(node: Node) -> None:
@@ -120,11 +166,15 @@ def test_cloud_init_brings_a_new_server_to_its_lock(lab: Lab, site: Site) -> Non
     exported = gpuprov(site.folder, "inventory", "export", "cloud-init", "train", *words, *own)
     data = exported.stdout.encode()
     assert len(data) <= LIMIT
-    [node] = lab.up(1, os=IMAGE, gpu=MACHINE, prepare=[with_control_groups, with_cloud_init(data)])
+    steps = [with_control_groups, with_cloud_init(data, site.played.distro)]
+    [node] = lab.up(1, os=site.image, gpu=MACHINE, prepare=steps)
     result = await_state(node)
     assert (result["state"], result["exit_code"], result["reboots"]) == ("done", 0, 1), journal(node)
     assert node.run("cloud-init status", check=False).stdout.strip() == "status: done"
-    assert "rocky" in node.run("cloud-init query distro").stdout
+    assert node.run("cloud-init query distro").stdout.strip() == site.played.distro
+    assert [name for name in PYTHONS if not node.run(f"rpm -q {name}", check=False).returncode] == [
+        *site.played.added
+    ]
     in_sync(node)
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
@@ -135,11 +185,11 @@ def test_cloud_init_brings_a_new_server_to_its_lock(lab: Lab, site: Site) -> Non
 def built(module_lab: Lab, site: Site) -> Iterator[Tree]:
     """A tree with the image applied."""
     path = site.lock(site.fleet("cloud[1-2]", builder="image"))
-    with tree(module_lab, IMAGE) as made:
+    with tree(module_lab, site.image) as made:
         simulator.install(made.root, MACHINE)
         site.wheels(made.root / "srv/wheels")
         shutil.copy(path, made.root / "root/fleet.lock.yml")
-        made.run(f"{INSTALL.format(folder='/srv/wheels')}; rm -r /srv/wheels")
+        made.run(f"{site.installation('/srv/wheels')} && rm -r /srv/wheels")
         said = made.run(f"{APPLY}; echo exit $?")
         assert said.endswith("exit 0\n"), said
         yield made
@@ -165,7 +215,7 @@ def test_a_machine_of_the_image_is_in_sync_after_its_first_boot(module_lab: Lab,
 
 def test_one_command_on_the_machine_itself_an_upgrade_and_the_way_back(lab: Lab, site: Site) -> None:
     """Type apply, upgrade and rollback on the machine; each reboots it and goes on by itself."""
-    [node] = lab.up(1, os=IMAGE, gpu=MACHINE, names=["own"], prepare=[with_control_groups])
+    [node] = lab.up(1, os=site.image, gpu=MACHINE, names=["own"], prepare=[with_control_groups])
     here = LocalNode(node)
     fleet = site.fleet({node.name: "local"})
     fleet["rollout"] = {"settle_s": 20}
@@ -175,7 +225,7 @@ def test_one_command_on_the_machine_itself_an_upgrade_and_the_way_back(lab: Lab,
         fleet["groups"]["train"]["stack"]["driver"] = driver
         shutil.copy(site.lock(fleet, name), own)
     site.wheels(node.root / "opt/wheels")
-    node.run(INSTALL.format(folder="/opt/wheels"))
+    node.run(site.installation("/opt/wheels"))
     for words, driver in (
         (("apply", "--local", "--reboot", "--yes"), DRIVERS[0]),
         (("upgrade", "--local", "--to", "next.lock.yml", "--yes"), DRIVERS[1]),
