@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from gpuprov.bootstrap.enter import python_of
 from gpuprov.catalog import load
 from gpuprov_lab import Lab, Node
 from gpuprov_lab.mirror import nvidia
@@ -35,10 +36,10 @@ from tests.campaign._overruling_table import markdown
 from tests.lab.command_line import gpuprov
 from tests.lab.mirror_node import ubuntu
 from tests.lab.mutations import Mutation, Outcome, Witnesses, excused, possible, turns
-from tests.lab.mutations_with_dnf import Tables, tables
+from tests.lab.mutations_with_dnf import FURTHER_CUDA, Tables, tables
 from tests.lab.overruling import Tally, Way, rounds, tried
 from tests.lab.provisioned_node import MACHINE, NEWER, OLDER, PROFILE, provision
-from tests.systems import DEBIAN, IMAGES, OF_DNF
+from tests.systems import DEBIAN, IMAGES, OF_DNF, SSH
 
 SETTINGS = {
     "power_limit": 300,
@@ -148,6 +149,8 @@ def prepare_with_dnf(stack: ExitStack, lab: Lab, folder: Path, system: str) -> W
     (mirror.root / "again").symlink_to(".")
     server = stack.enter_context(served(mirror.root))
     [node] = lab.up(1, os=IMAGES[system], gpu=MACHINE)
+    python = python_of(system)  # as `gpuprov bootstrap`
+    node.run(f"command -v {python} || dnf -q -y install {python}")
     urls = {**mirror.urls(server.url), **mirror.others(server.url)}
     fleet: dict[str, Any] = {
         "ssh": yaml.safe_load(lab.fleet(PROFILE))["ssh"],
@@ -157,8 +160,12 @@ def prepare_with_dnf(stack: ExitStack, lab: Lab, folder: Path, system: str) -> W
                 "profile": PROFILE,
                 "os": system,
                 "hosts": {node.name: node.address},
-                "stack": STACK,
-                "settings": {"kernel": node.kernel, **SETTINGS},
+                "stack": {**STACK, "cuda": ["13.0", FURTHER_CUDA.get(system, "12.6")]},
+                "settings": {
+                    "kernel": node.kernel,
+                    **SETTINGS,
+                    "ssh": {**SETTINGS["ssh"], **SSH.get(system, {})},
+                },
             }
         },
     }

@@ -9,23 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpuprov.catalog.platforms import platform
 from gpuprov.roles.nvidia_driver import BLS_ENTRIES, BLS_GUARD, BLS_HOOKS
-from tests.campaign._roles_trials import ERASE, FETCH, LOCKS, OWN_FILE, TWICE
+from tests.campaign._roles_trials import ERASE, FETCH, FORCED, LOCKS, OWN_FILE, TWICE
 from tests.lab.mutations import BYSTANDERS, MUTATIONS, Mutation
 from tests.lab.overruling import RELOAD, WAYS, WITH_CUDA, Way
 from tests.systems import OF_DNF
 
-OLD_DRIVER = "3:580.95.05-1.el9"
+OLD_DRIVER = "3:580.95.05-$(rpm -q --qf '%{RELEASE}' nvidia-driver-cuda)"
 MODULE = "$(modinfo -k $K -n nvidia)"
 FOLDER = "$(dirname $(modinfo -k $K -n nvidia))"
 AUTOMATIC = "/etc/dnf/automatic.conf"
 PLUGIN = "/etc/dnf/plugins/versionlock.conf"
+HEADERS = "/usr/src/kernels/$K/Makefile"
+SSHD_CONFIG = "/etc/ssh/sshd_config"
 RELOAD_SSHD = "systemctl reload sshd; sleep 1"
 """The port is closed for a moment."""
 OTHER_COMMANDS: dict[str, dict[str, Any]] = {
     "another release of the system": {
-        "do": "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"8.10\"/' /etc/os-release",
-        "undo": "sed -i 's/^VERSION_ID=.*/VERSION_ID=\"9.6\"/' /etc/os-release",
+        "do": "cp /etc/os-release /root/; sed -i 's/^VERSION_ID=.*/VERSION_ID=\"7.9\"/' /etc/os-release",
+        "undo": "cp /root/os-release /etc/os-release",
     },
     "a package half installed": {
         "name": "a package in two versions",
@@ -34,10 +37,10 @@ OTHER_COMMANDS: dict[str, dict[str, Any]] = {
     },
     "a library of an older driver": {
         "do": f"cd /root && {FETCH} libnvidia-ml-{OLD_DRIVER}"
-        " && rpm --upgrade --oldpackage --nodeps --force-debian libnvidia-ml-*.rpm",
+        f" && rpm --upgrade --oldpackage {FORCED} libnvidia-ml-*.rpm",
     },
     "a package of the driver removed": {"do": ERASE.format("nvidia-driver-cuda")},
-    "the kernel's headers removed": {"do": "rpm --erase --nodeps kernel-devel-$K"},
+    "the kernel's headers removed": {"do": f"rpm --erase --nodeps $(rpm -qf {HEADERS})"},
     "the module deleted": {"do": f"rm {MODULE}; depmod $K"},
     "a module of another version": {
         "do": f"for each in {FOLDER}/nvidia*.ko; do cp /root/other.ko $each; done; depmod $K"
@@ -63,9 +66,20 @@ OTHER_BYSTANDERS = {
         f"printf 'PasswordAuthentication yes\\n' >/etc/ssh/sshd_config.d/00-site.conf; {RELOAD_SSHD}"
     ),
     "a package of the site's own": "dnf -q -y install nvme-cli",
-    "a package held by the site": f"echo 'tar-0:9.6-1.el9.*' >>{LOCKS}",
+    "a package held by the site": f"rpm -q --qf '%{{NAME}}-0:%{{VERSION}}-%{{RELEASE}}.*\\n' tar >>{LOCKS}",
     "the package lists fetched": "dnf -q makecache",
     "an unattended origin of the site's own": f"sed -i 's/^excludepkgs = /&postgresql /' {AUTOMATIC}",
+}
+OLD_SSHD_COMMANDS: dict[str, dict[str, Any]] = {
+    "passwords let in": {
+        "do": f"sed -i 's/^PasswordAuthentication.*/PasswordAuthentication yes/' {SSHD_CONFIG}; {RELOAD_SSHD}"
+    },
+}
+"""Name of a mutation → its values where sshd has no drop-ins."""
+OLD_SSHD_BYSTANDERS = {
+    "a later word of the site's on passwords": (
+        f"echo 'PasswordAuthentication yes' >>{SSHD_CONFIG}; {RELOAD_SSHD}"
+    ),
 }
 SITE_REPOSITORY = "/etc/yum.repos.d/site.repo"
 SAME_PACKAGES = (
@@ -164,6 +178,26 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
     ),
 }
 """Check and description of a way → its values on a node with dnf, where they differ."""
+
+
+def _appended(text: str) -> dict[str, str]:
+    """Return the values of a way that adds lines at the end of sshd_config."""
+    return {
+        "do": f"cp -p {SSHD_CONFIG} /root/; printf '{text}\\n' >>{SSHD_CONFIG}; {RELOAD_SSHD}",
+        "place": SSHD_CONFIG,
+        "undo": f"cp -p /root/sshd_config {SSHD_CONFIG}; {RELOAD_SSHD}",
+    }
+
+
+OLD_SSHD_WAYS: dict[str, dict[str, Any]] = {
+    "ssh.options: a Match block for root, the login, all users or an address": _appended(
+        "Match Address 10.0.0.0/8\\nMaxAuthTries 9"
+    ),
+    "ssh.logins: an option that the lock does not state: a command for keys, another file of keys, …": (
+        _appended("AuthorizedKeysCommand /usr/local/bin/keys\\nAuthorizedKeysCommandUser nobody")
+    ),
+}
+"""Check and description of a way → its values where sshd has no drop-ins."""
 NO_COUNTERPART = {
     "pins.unattended: #clear in a later file of apt.conf.d": (
         "dnf-automatic reads one file, and the mutation of it is tried"
@@ -177,6 +211,9 @@ NO_COUNTERPART = {
     ),
 }
 """Mutation, bystander or way → the reason why a node with dnf has nothing like it."""
+OLD_SSHD_LACKS = {"ssh.options: an earlier file of sshd_config.d": "its sshd has no drop-ins"}
+FURTHER_CUDA = {"rhel10": "13.1"}
+"""System → its second toolkit, if the repository does not have the usual one, 12.6."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +235,19 @@ def tables(system: str) -> Tables:
     """Return the changes for nodes of a system, by its id in the catalog."""
     if system not in OF_DNF:
         return Tables(MUTATIONS, BYSTANDERS, WAYS, WITH_CUDA, {})
-    mutations = [replace(each, **OTHER_COMMANDS.get(each.name, {})) for each in MUTATIONS]
+    commands, bystanders, others, none = OTHER_COMMANDS, OTHER_BYSTANDERS, OTHER_WAYS, NO_COUNTERPART
+    if platform(system).sshd_folder is None:
+        commands = {**commands, **OLD_SSHD_COMMANDS}
+        bystanders = {**bystanders, **OLD_SSHD_BYSTANDERS}
+        others, none = {**others, **OLD_SSHD_WAYS}, {**none, **OLD_SSHD_LACKS}
+    mutations = [replace(each, **commands.get(each.name, {})) for each in MUTATIONS]
+    further = FURTHER_CUDA.get(system, "12.6")
     ways, with_cuda = (
-        tuple(replace(way, **OTHER_WAYS.get(str(way), {})) for way in each if str(way) not in NO_COUNTERPART)
+        tuple(
+            replace(way, **{"do": way.do.replace("cuda-12.6", f"cuda-{further}"), **others.get(str(way), {})})
+            for way in each
+            if str(way) not in none
+        )
         for each in (WAYS, WITH_CUDA)
     )
-    return Tables(tuple(mutations), {**BYSTANDERS, **OTHER_BYSTANDERS}, ways, with_cuda, NO_COUNTERPART)
+    return Tables(tuple(mutations), {**BYSTANDERS, **bystanders}, ways, with_cuda, none)

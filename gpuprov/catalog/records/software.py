@@ -52,6 +52,8 @@ class EarlyDriver:
 
     cuda: Version
     min_driver: Version
+    bundled_driver: Version | None = None
+    """The driver in the release's own runfile, if it is older."""
     source: Sources
 
 

@@ -21,6 +21,8 @@ that the vendor no longer lists, unknown, or not at all.
 
 HOPPER = Version("9.0")
 FIRST_MINOR_COMPAT = 11
+FIRST_COMPAT_PACKAGE = 10
+"""The first CUDA major with a compat package, which goes on data-centre GPUs alone."""
 
 
 def native(driver: Version, toolkit: Toolkit) -> bool:
@@ -91,15 +93,11 @@ def way(
 ) -> Way:
     """Return how CUDA `cuda` (its release `toolkit`, if the catalog has it) runs on a host's driver.
 
-    `unknown`: the catalog has no driver floor of that CUDA major. Whether the GPUs themselves are supported
-    is decided by `gpu_driver_ok` and `gpu_cuda_ok`.
+    `unknown`: the catalog has no driver floor of that CUDA major, or before CUDA 11 only a compat package may
+    help, of which no list of drivers was read. Whether the GPUs themselves are supported is decided by
+    `gpu_driver_ok` and `gpu_cuda_ok`.
     """
-    if toolkit and native(driver, toolkit):
-        return "native"
-    if lowest := early_driver(catalog, cuda):
-        if driver >= lowest:
-            return "native"
-    elif not toolkit and (own := catalog.branches.get(driver.major)) and cuda.minor <= own.native_cuda:
+    if _natively(catalog, driver, cuda, toolkit):
         return "native"
     if minor_compat(catalog, driver, cuda.major):
         return "minor"
@@ -109,9 +107,21 @@ def way(
             return "forward?" if None in gpu_says else "forward"
         if former_compat_base(catalog, driver, cuda):
             return "former"
+    if too_old(catalog, driver, cuda) and (cuda.major < FIRST_COMPAT_PACKAGE or False in gpu_says):
+        return "no"
     if min_driver(catalog, cuda.major) is None and not _major_is_newer(catalog, driver.major, cuda.major):
         return "unknown"
     return "no"
+
+
+def _natively(catalog: Catalog, driver: Version, cuda: Version, toolkit: Toolkit | None) -> bool:
+    """Return whether CUDA `cuda` runs natively: by its release, its lowest driver, or the branch."""
+    if toolkit and native(driver, toolkit):
+        return True
+    if lowest := early_driver(catalog, cuda):
+        return driver >= lowest
+    own = catalog.branches.get(driver.major)
+    return not toolkit and own is not None and cuda.minor <= own.native_cuda
 
 
 def early_driver(catalog: Catalog, cuda: Version) -> Version | None:
@@ -121,6 +131,16 @@ def early_driver(catalog: Catalog, cuda: Version) -> Version | None:
     """
     rows = [row for row in catalog.tables["cuda.early_drivers"] if cuda.within(row.cuda)]
     return max(rows, key=lambda row: row.cuda).min_driver if rows else None
+
+
+def too_old(catalog: Catalog, driver: Version, cuda: Version) -> bool:
+    """Return whether a driver runs no release of a CUDA minor before 11 without a compat package.
+
+    It is older than the lowest driver of all its releases, and than the one in their runfiles. False for a
+    later or unknown one. Source: as `early_driver`.
+    """
+    rows = [row for row in catalog.tables["cuda.early_drivers"] if row.cuda.minor == cuda.minor]
+    return bool(rows) and all(driver < (row.bundled_driver or row.min_driver) for row in rows)
 
 
 def before_minor_compat(catalog: Catalog, driver: Version, branch: Branch | None, cuda: Version) -> bool:

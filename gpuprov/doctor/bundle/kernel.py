@@ -29,7 +29,8 @@ _PATTERNS = (
     r"|Unknown symbol|module using GPL-only symbols uses symbols) (?:nvidia_p2p_[a-z_]{1,40}"
     r"|ib_(?:un)?register_peer_memory_client|nvUvmInterface[A-Za-z]{1,40}|radix_tree_preloads|ipmi_[a-z_]{1,40}"
     r"|drm_[a-z_]{1,60})",
-    r"NVRM: installed in this system is not supported by the$",
+    r"NVRM: (?:installed )?in this system is not supported by the"
+    r"(?: \d{3}\.\d{1,3}(?:\.\d{1,3})?(?: NVIDIA Linux)?)?$",
     r"NVRM: NVIDIA \d{3}\.\d{1,3}(?:\.\d{1,3})? driver release\.$",
     r"NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x[0-9a-f]{1,8}, "
     r"requiring os reboot",

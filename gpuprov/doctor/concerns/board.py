@@ -108,7 +108,15 @@ def only_flavour(gpu: PciDevice) -> Flavour | None:
     return next(iter(flavours)) if len(flavours) == 1 else None
 
 
-@rule("driver.unsupported", "D124", source="op-1371 open-mod", after=("driver.flavour", "driver.too_new"))
+_RELEASE = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
+
+
+@rule(
+    "driver.unsupported",
+    "D124",
+    source="op-1371 open-mod older-words",
+    after=("driver.flavour", "driver.too_new"),
+)
 def unsupported(seen: Examination) -> Iterator[Fault]:
     """Report a GPU that the driver's release does not know, by its message: a newer GPU than the driver, or a
     virtual GPU of a hypervisor.
@@ -117,12 +125,13 @@ def unsupported(seen: Examination) -> Iterator[Fault]:
         return
     lines = seen.log_lines(
         r"installed in this system is not supported by the .*driver release",
-        r"^NVRM: installed in this system is not supported by the$",
+        r"^NVRM: (?:installed )?in this system is not supported by the"
+        rf"(?: {_RELEASE}(?: NVIDIA Linux)?)?$",
     )
     releases = seen.log_lines(r"^NVRM: NVIDIA .* driver release\.$")  # the last line of a message in lines
     for gpu in unanswered(seen) if lines else ():
         text = " ".join(line.text for line in (lines[-1], *releases[-1:]))
-        found = re.search(r"NVIDIA (\d{3}\.\d{1,3}(?:\.\d{1,3})?) driver", text)
+        found = re.search(rf"(?:supported by the|NVIDIA) ({_RELEASE})\b", text)
         version, record = found[1] if found else "installed", model(gpu)
         least = record.min_driver_branch if record else None
         newer = bool(found and least and int(version.split(".")[0]) < least)

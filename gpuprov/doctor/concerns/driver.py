@@ -197,7 +197,11 @@ def initialisation_failed(seen: Examination) -> Iterator[Fault]:
     """Report the log's messages that the driver could not initialise a GPU, unless nvidia-smi lists all
     GPUs.
     """
-    lines = seen.log_lines(r"RmInitAdapter failed|rm_init_adapter failed", *_REFUSED)
+    lines = seen.log_lines(
+        r"RmInitAdapter failed|rm_init_adapter failed",
+        r"nvidia_frontend_open: minor \d{1,3}, module->open\(\) failed",
+        *_REFUSED,
+    )
     answering = {gpu.pci_address for gpu in seen.smi.gpus}
     if not lines or (answering and answering >= {gpu.address for gpu in seen.pci_gpus}):
         return

@@ -339,7 +339,7 @@ def _logged_pcie_errors(seen: Examination) -> Iterator[Fault]:
         r"pcieport .*AER: (?:Multiple )?Uncorrect",
         r"pcieport .*AER: device recovery failed",
     )
-    corrected = seen.log_lines(r"pcieport .*PCIe Bus Error: severity=Correct")
+    corrected = seen.log_lines(r"(?:pcieport|nvidia) .*PCIe Bus Error: severity=Correct")
     above = {port.address for gpu in seen.pci_gpus for port in seen.pci_links.get(gpu.address, ())[1:]}
     fatal = {found[1] for line in failed if (found := _FATAL.match(line.text))}
     if fatal & above or any("nvidia " in line.text for line in failed):

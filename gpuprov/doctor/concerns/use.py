@@ -106,13 +106,16 @@ def mps(seen: Examination) -> Iterator[Fault]:
         )
 
 
-@rule("cuda.mig_pending", "D46", source="oci-dr")
+@rule("cuda.mig_pending", "D46", source="oci-dr op-118")
 def mig_pending(seen: Examination) -> Iterator[Fault]:
-    """Report a change of MIG that needs a reset."""
+    """Report a change of MIG that needs a reset: broken if MIG is still on and has no instance left, else a
+    risk.
+    """
     for gpu in seen.gpus:
         if gpu.mig.pending is not None and gpu.mig.current != gpu.mig.pending:
+            empty = gpu.mig.current and not gpu.mig_devices and seen.is_root
             yield Fault(
-                "risk",
+                "broken" if empty else "risk",
                 f"GPU {gpu.index}: MIG is {_on(gpu.mig.current)} and will be {_on(gpu.mig.pending)} "
                 f"after a reset",
                 ("nvidia-smi -q: MIG Mode, Current and Pending differ",),
@@ -124,13 +127,13 @@ def mig_pending(seen: Examination) -> Iterator[Fault]:
 
 @rule("cuda.mig_left", "D47", source="oci-dr")
 def mig_left(seen: Examination) -> Iterator[Fault]:
-    """Report MIG without instances: CUDA finds no device.
+    """Report MIG without instances: CUDA finds no device. Not if it is being switched off.
 
     Raises:
         Missing: without root, instances may be invisible.
     """
     for gpu in seen.gpus:
-        if gpu.mig.current and not gpu.mig_devices:
+        if gpu.mig.current and gpu.mig.pending is not False and not gpu.mig_devices:
             if not seen.is_root:
                 raise Missing("smi", "users without access to a MIG instance do not see it")
             yield Fault(

@@ -75,7 +75,8 @@ def _stated(case: Case, driver: Version, repository: str | None) -> Draft:
 
 
 def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
-    """Return the version for a bare branch: the fabric manager's, the archive's, or the newest known.
+    """Return the version for a bare branch: the fabric manager's, the archive's, or the newest known; of a
+    branch without a record the newest one whose day is known.
 
     Raises:
         InvalidInput: the branch is not in the catalog.
@@ -88,7 +89,10 @@ def _newest_of(case: Case, driver: Version, repository: str | None) -> Version:
         if held:
             return max(held)
     if driver.major not in case.catalog.branches:
-        known = ", ".join(map(str, case.catalog.branches))
+        dated = case.catalog.driver_dates
+        if driver.major in dated:
+            return max(dated[driver.major].released)
+        known = ", ".join(map(str, sorted({*case.catalog.branches, *dated})))
         raise InvalidInput(
             f"driver branch {driver} is not in the catalog", expected=f"one of {known}, or a full version"
         )

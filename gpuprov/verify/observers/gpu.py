@@ -120,13 +120,13 @@ class Gpus(Observed):
         return parse_modes(answer.stdout) if answer.succeeded else {}
 
     @cached_property
-    def power_range(self) -> dict[str, tuple[float, float]]:
+    def power_range(self) -> dict[str, tuple[float, float]] | None:
         """The lowest and the highest power limit in watts, by GPU; without GPUs whose range is unknown.
 
-        Empty if `nvidia-smi` fails.
+        None if `nvidia-smi` fails.
         """
         answer = self.run(POWER_RANGE)
-        return parse_power_range(answer.stdout) if answer.succeeded else {}
+        return parse_power_range(answer.stdout) if answer.succeeded else None
 
     @cached_property
     def confidential(self) -> list[str]:

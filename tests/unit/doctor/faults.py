@@ -283,6 +283,19 @@ UNKNOWN_IN_LINES = (
     "NVRM: NVIDIA 570.86.15 driver release.",
 )
 """The same message as a log that splits it into lines has it."""
+UNKNOWN_IN_OLDER_LINES = (
+    (
+        "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: 10de:0de3)",
+        "NVRM: installed in this system is not supported by the 367.27",
+        "NVRM: NVIDIA Linux driver release.  Please see 'Appendix",
+    ),
+    (
+        "NVRM: The NVIDIA GPU 0000:00:06.0 (PCI ID: 10de:0df4) installed",
+        "NVRM: in this system is not supported by the 280.13 NVIDIA Linux",
+        "NVRM: graphics driver release.  Please see 'Appendix A -",
+    ),
+)
+"""The words of drivers around 2016 and around 2011."""
 XID = "NVRM: Xid (PCI:0000:00:06): {}, pid=4711, name=python, something"
 LOST = "NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 ACTION = (
@@ -374,6 +387,7 @@ FAULTS: dict[str, list[Change]] = {
     "driver.unsupported": [
         all_of(no_devices, kernel_says(UNKNOWN_GPU)),
         all_of(no_devices, kernel_says(*UNKNOWN_IN_LINES)),
+        *(all_of(no_devices, kernel_says(*lines)) for lines in UNKNOWN_IN_OLDER_LINES),
     ],
     "driver.firmware": [
         all_of(
@@ -447,6 +461,10 @@ FAULTS: dict[str, list[Change]] = {
         all_of(only_one_gpu, kernel_says("NVRM: Can't find an IRQ for your NVIDIA card!")),
         all_of(only_one_gpu, kernel_says("NVRM: pci_enable_device failed, aborting")),
         all_of(only_one_gpu, kernel_says("NVRM: request_mem_region failed for 16M @ 0xf6000000. This can")),
+        all_of(
+            only_one_gpu,
+            kernel_says("NVRM: nvidia_frontend_open: minor 1, module->open() failed, error -5"),
+        ),
     ],
     "driver.crashed": [kernel_says(*CRASH)],
     "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
@@ -596,7 +614,10 @@ FAULTS: dict[str, list[Change]] = {
         smi_says(r"<compute_mode>Default", "<compute_mode>Exclusive_Process"),
     ],
     "cuda.mps": [login("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")],
-    "cuda.mig_pending": [smi_says(r"<pending_mig>Disabled", "<pending_mig>Enabled")],
+    "cuda.mig_pending": [
+        smi_says(r"<pending_mig>Disabled", "<pending_mig>Enabled"),
+        smi_says(r"<current_mig>Disabled", "<current_mig>Enabled"),
+    ],
     "cuda.mig_left": [
         smi_says(
             r"(?s)<current_mig>Disabled(.*?)<pending_mig>Disabled",
@@ -646,6 +667,7 @@ FAULTS: dict[str, list[Change]] = {
             "pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
         ),
         kernel_says(*["pcieport 0000:00:03.1: PCIe Bus Error: severity=Corrected, type=Data Link Layer"] * 3),
+        kernel_says(*[f"nvidia {FIRST}: PCIe Bus Error: severity=Correctable, type=Data Link Layer"] * 3),
     ],
     "containers.toolkit": [
         all_of(

@@ -36,6 +36,7 @@ SETS = (
     *(LOOKED_AT, "held-out.json", "later.json", "latest.json", "newest.json", "sampled.json", "recent.json"),
     "unread.json",
     "unseen.json",
+    "untried.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""

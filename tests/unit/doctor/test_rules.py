@@ -9,7 +9,7 @@ import pytest
 
 from gpuprov.doctor.judge import CHAIN, catalogue, diagnose, rules
 from gpuprov.doctor.load.verdict import LOAD_RULES
-from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says, login
+from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says, login, smi_says
 from tests.unit.doctor.machines import (
     HEALTHY,
     Change,
@@ -224,6 +224,14 @@ def test_instances_that_a_user_may_not_see_are_unknown() -> None:
     found = diagnose(as_examined(result))
     assert "cuda.mig_left" not in [fault.rule for fault in found.faults]
     assert "cuda.mig_left" in dict(found.unknown)
+
+
+def test_mig_that_waits_to_be_switched_off_is_not_taken_for_one_that_was_left_on() -> None:
+    """Check that a reset is advised, not the change that was already made."""
+    found = judged(smi_says(r"<current_mig>Disabled", "<current_mig>Enabled"))
+    assert found[0][:2] == ("broken", "cuda.mig_pending")
+    assert "cuda.mig_left" not in [rule for _, rule, _ in found]
+    assert judged(smi_says(r"<pending_mig>Disabled", "<pending_mig>Enabled"))[0][0] == "risk"
 
 
 def test_a_lost_gpu_explains_what_follows() -> None:

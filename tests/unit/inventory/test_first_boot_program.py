@@ -142,7 +142,7 @@ echo "$@" >>{here}/calls
 
 
 def test_it_waits_until_the_units_of_this_boot_have_started(machine: Machine) -> None:
-    """systemd 239 does not wait itself, so that the state is asked for again."""
+    """Check that the state is read again: systemd 239 does not wait itself."""
     write_program(machine.folder / "systemctl", STARTING.format(here=machine.folder))
     assert machine.boot() == 0
     assert machine.calls[:4] == [*["is-system-running"] * 3, "apply"]
@@ -557,7 +557,7 @@ MISSING = "No match for argument: python3.12\\nError: Unable to find a match: py
 def test_a_python_whose_repository_does_not_answer_is_tried_again(
     without_gpuprov: Machine, monkeypatch: pytest.MonkeyPatch, said: str, unread: str, state: str
 ) -> None:
-    """The third is one that dnf skips, as on Amazon Linux by default."""
+    """Check also a repository that dnf skips, as on Amazon Linux by default."""
     machine, here = without_gpuprov, without_gpuprov.folder
     machine.order["patience_s"] = 0
     monkeypatch.setattr(first_boot, "is_usable_python", lambda _: False)

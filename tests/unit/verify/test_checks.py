@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from gpuprov.model.lock import Setting
 from gpuprov.roles import expectations
+from gpuprov.verify.observers.gpu import POWER_RANGE
 from gpuprov.verify.verdict import CheckResult, NodeVerdict
 from gpuprov.verify.wanted import remedy, wanted
 from tests.unit.verify.nodes_on_paper import (
@@ -477,3 +479,27 @@ def test_node_lost_on_the_way_is_left_alone(tmp_path: Path) -> None:
     asked = list(nodes[0].wanted)
     assert [each.check for each in found["first"].checks] == asked[: asked.index("driver.dkms")]
     assert found["third"].status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "status"),
+    [
+        (0, per_gpu("100.00, 400.00"), "passed"),
+        (0, per_gpu("[N/A], [N/A]"), "passed"),
+        (0, per_gpu("100.00, 250.00"), "failed"),
+        (18, MISMATCH, "failed"),
+    ],
+)
+def test_a_range_of_power_limits_is_unknown_to_a_gpu_and_not_to_an_nvidia_smi_that_fails(
+    tmp_path: Path, code: int, said: str, status: str
+) -> None:
+    group = locked_group("node")
+    limit = Setting(value=300, reason="", source="")
+    group = group.model_copy(update={"settings": {**group.settings, "power_limit": limit}})
+
+    def answer(answers: Answers) -> None:
+        """Add the answer, which the recorded node does not have."""
+        answers[POWER_RANGE] = (code, said, "")
+
+    verdict = judge([paper_node("node", group, answer)], tmp_path)["node"]
+    assert {each.check: each.status for each in verdict.checks}["gpu.power_range"] == status

@@ -104,7 +104,7 @@ def on_driver(case: Case, draft: Draft) -> Findings:
         )
     elif way in ("forward", "forward?", "former"):
         yield from _forward(case, draft, what, way)
-    elif way == "unknown":
+    elif way == "unknown" and not without_compat(case, draft, draft.cuda):
         older = rules.before_minor_compat(case.catalog, draft.driver, draft.branch, draft.cuda)
         rule = "cuda-driver" if older else "cuda-driver-unknown"
         yield warning(case, rule, unknown_text(case, what, draft.cuda, draft), _MINOR, "cuda-rn-early")
@@ -125,6 +125,11 @@ def minor_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
         f"{what}: works by minor-version compatibility; code compiled from PTX fails (error 222) "
         f"and features of a newer driver return error 801; native needs {_native_driver(case, cuda)}"
     )
+
+
+def without_compat(case: Case, draft: Draft, cuda: Version) -> bool:
+    """Return whether a CUDA release before 11 needs a compat package on this driver, and none is allowed."""
+    return "compat" in case.absent and rules.too_old(case.catalog, draft.driver, cuda)
 
 
 def unknown_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
@@ -154,6 +159,8 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
     sentence.
     """
     floor = rules.min_driver(case.catalog, cuda.major)
+    if floor is None and (lowest := rules.early_driver(case.catalog, cuda)):
+        return f"{what}: CUDA {cuda} needs driver {lowest} or newer{_without_package(case, cuda)}"
     if floor is None:
         known = draft.branch.native_cuda if draft.branch else "another major"
         return f"{what}: the driver knows CUDA up to {known}"
@@ -169,6 +176,14 @@ def too_old_text(case: Case, what: str, cuda: Version, draft: Draft) -> str:
         )
     boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is False)
     return f"{text}, and forward compatibility is not for {boards}"
+
+
+def _without_package(case: Case, cuda: Version) -> str:
+    """Return why no compat package helps a CUDA release before 11, as the end of a sentence."""
+    if cuda.major < rules.FIRST_COMPAT_PACKAGE:
+        return f": compat packages begin with CUDA {rules.FIRST_COMPAT_PACKAGE}"
+    boards = ", ".join(gpu.id for gpu in case.gpus if rules.forward_compat_gpu(gpu) is False)
+    return f", and compat packages are not for {boards}" if boards else ", or a compat package"
 
 
 def _forward(case: Case, draft: Draft, what: str, way: str) -> Findings:

@@ -63,7 +63,7 @@ def _framework_cuda(case: Case, draft: Draft, wanted: frameworks.Framework) -> F
     elif way in ("forward", "forward?", "former") and "compat" not in case.absent:
         text = f"{what}: runs through cuda-compat-{str(cuda).replace('.', '-')} alone"
         yield warning(case, "framework-driver", text, "cuda-fwd-compat", *wanted.source)
-    elif way == "unknown":
+    elif way == "unknown" and not cuda_checks.without_compat(case, draft, cuda):
         text = cuda_checks.unknown_text(case, what, cuda, draft)
         yield warning(case, "framework-driver", text, "cuda-minor-compat", *wanted.source)
     else:

@@ -116,6 +116,14 @@ def test_modules_are_open_from_560_on_where_the_gpu_allows(gpu: str, driver: str
     assert answer(gpu, driver=driver).stack.module == module
 
 
+def test_a_branch_without_a_record_stands_for_its_newest_release_with_a_day() -> None:
+    found = answer(V100, "ubuntu18.04", driver="440", cuda="11.3")
+    assert (found.verdict, str(found.stack.driver)) == ("warn", "440.100")
+    assert "driver-known" in rules(found.warnings)
+    with pytest.raises(InvalidInput, match=r"440, 450.* or a full version"):
+        answer(V100, "ubuntu18.04", driver="441")
+
+
 def test_a_toolkit_seen_in_the_repository_beats_a_newer_one_that_nobody_saw() -> None:
     assert answer(A100, "debian11", driver="570").stack.cuda == "12.6.3"
 
@@ -408,16 +416,41 @@ def test_a_build_of_nccl_that_a_systems_repository_lacks_is_not_chosen() -> None
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda", "warned"),
+    ("driver", "cuda", "verdict"),
     [
-        ("375.26", "9.0", {"cuda-driver"}),
-        ("384.81", "9.0", set()),  # its branch has no record: the release notes of CUDA say it
-        ("367.48", "8.0", set()),
-        ("367.48", "8.0.61", {"cuda-driver"}),
-        ("390.25", "9.1", {"cuda-driver"}),
-        ("418.87.00", "10.2", {"cuda-driver"}),
+        ("375.26", "9.0", "refused"),
+        ("384.81", "9.0", "native"),  # its branch has no record: the release notes of CUDA say it
+        ("367.48", "8.0", "native"),
+        ("367.48", "8.0.61", "warned"),  # that of 8.0 runs it, and the notes name 375.26
+        ("367.35", "8.0.61", "refused"),
+        ("390.25", "9.1", "warned"),  # the notes name 390.46, and its own runfile has 387.26
+        ("384.81", "9.1", "refused"),
+        ("418.87.00", "10.2", "refused"),
     ],
 )
-def test_a_cuda_release_before_11_has_its_own_lowest_driver(driver: str, cuda: str, warned: set[str]) -> None:
-    found = rules(answer("GeForce GTX 1080", "ubuntu18.04", driver=driver, cuda=cuda).warnings)
-    assert found & {"cuda-driver", "cuda-driver-unknown"} == warned
+def test_a_cuda_release_before_11_has_its_own_lowest_driver(driver: str, cuda: str, verdict: str) -> None:
+    found = answer("GeForce GTX 1080", "ubuntu18.04", driver=driver, cuda=cuda)
+    by_rule = {
+        "refused": {"cuda-driver", "cuda-driver-unknown"} & rules(found.violations),
+        "warned": {"cuda-driver", "cuda-driver-unknown"} & rules(found.warnings),
+    }
+    assert {kind: names for kind, names in by_rule.items() if names} == (
+        {} if verdict == "native" else {verdict: {"cuda-driver"}}
+    )
+
+
+def test_before_cuda_11_a_compat_package_may_help_data_centre_gpus_unless_it_is_excluded() -> None:
+    """Check CUDA itself and that of a wheel; before CUDA 10 there is no package."""
+    on = {"driver": "418.87.00"}
+    assert "cuda-driver" in rules(answer(V100, "ubuntu18.04", cuda="10.2", **on).warnings)
+    assert "framework-driver" in rules(answer(V100, "ubuntu18.04", framework="torch==1.7.1", **on).warnings)
+    [text] = [
+        each.text
+        for each in answer(V100, "ubuntu18.04", cuda="10.2", compat="none", **on).violations
+        if each.rule == "cuda-driver"
+    ]
+    assert "needs driver 440.33 or newer, or a compat package" in text
+    wheel = answer(V100, "ubuntu18.04", framework="torch==1.7.1", compat="none", **on)
+    assert "framework-driver" in rules(wheel.violations)
+    older = answer(V100, "ubuntu18.04", driver="375.26", cuda="9.0")
+    assert "cuda-driver" in rules(older.violations)
