@@ -1,4 +1,4 @@
-"""Nodes that play systems with dnf, without a controller: by cloud-init, as an image, and by themselves.
+"""Nodes that play other systems, without a controller: by cloud-init, as an image, and by themselves.
 
 cloud-init is Debian's own, with its class for the system. What such nodes do not show is in docs/proof.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,21 @@ from gpuprov.catalog import load
 from gpuprov.inventory.exports.cloud_init import LIMIT
 from gpuprov_lab import Lab, Node, simulator
 from gpuprov_lab.mirror import nvidia
+from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.serve import MirrorServer, served
-from gpuprov_lab.releases import BY_SYSTEM
 from gpuprov_lab.tree import Tree, tree
 from gpuprov_lab.variants import with_cloud_init, with_control_groups
-from tests.lab.cloud_node import MACHINE, PROFILE, await_state, journal, state
+from tests.lab.cloud_node import MACHINE, PROFILE, await_state, base_kernel, journal, state
 from tests.lab.command_line import gpuprov
 from tests.lab.conftest import fresh_lab_name
 from tests.lab.image_tree import left_for_the_first_boot
 from tests.lab.local_node import FOLDER, LocalNode
 from tests.lab.package_index import build_index, obtained
+from tests.lab.ubuntu_nodes import build_ubuntu
 from tests.systems import IMAGES, OF_DNF
 
 pytestmark = pytest.mark.slow
-DRIVERS = ("580.126.16", "595.71.05")
-STACK = {
-    "repository": "nvidia",
-    "driver": DRIVERS[0],
-    "nccl": "auto",
-    "docker": "28.5",
-    "container_toolkit": "1.19.0",
-}
+STACK = {"repository": "nvidia", "nccl": "auto", "docker": "28.5", "container_toolkit": "1.19.0"}
 EXPORTER = {"node_exporter": "auto"}
 SETTINGS = {
     "containers": {"cgroup_driver": "cgroupfs", "shm_size": "1g"},
@@ -68,6 +63,8 @@ class Played:
         python: program that runs gpuprov, and its package.
         added: packages that the first boot has to install for it.
         version: of this Python on the played node.
+        drivers: the driver before and after the upgrade.
+        install: commands that install this Python.
     """
 
     distro: str
@@ -75,13 +72,24 @@ class Played:
     python: str = "python3.12"
     added: tuple[str, ...] = ()
     version: tuple[int, int] = (3, 11)
+    drivers: tuple[str, str] = ("580.126.16", "595.71.05")
+    install: str = "command -v {python} >/dev/null || dnf -q -y install {python}"
 
 
+UBUNTU = "ubuntu26.04"
 SYSTEMS = {
     "rhel8": Played("rocky", added=("python3.12",)),
     "rhel9": Played("rocky"),
     "rhel10": Played("rocky", python="python3", version=(3, 13)),
     "amzn2023": Played("amazon", {"docker": "25.0"}),
+    UBUNTU: Played(
+        "ubuntu",
+        {**EXPORTER, "docker": "auto"},
+        python="python3",
+        version=(3, 13),
+        drivers=("610.57.04", "615.71.10"),
+        install="apt-get -q update && apt-get -q -y install --no-install-recommends python3-venv",
+    ),
 }
 
 
@@ -107,13 +115,14 @@ class Site:
     def fleet(self, hosts: Any, **stack: str) -> dict[str, Any]:
         """Return a fleet of these hosts."""
         urls = {**self.mirror.urls(self.server.url), **self.mirror.others(self.server.url)}
+        urls["ubuntu"] = f"{self.server.url}/ubuntu"
         key = str(self.mirror.key)
         group = {
             "profile": PROFILE,
             "os": self.system,
             "hosts": hosts,
-            "stack": {**STACK, **self.played.stack, **stack},
-            "settings": {"kernel": BY_SYSTEM[self.system].kernel, **SETTINGS},
+            "stack": {**STACK, "driver": self.played.drivers[0], **self.played.stack, **stack},
+            "settings": {"kernel": base_kernel(self.image), **SETTINGS},
         }
         repositories = {name: {"url": url, "key": key} for name, url in urls.items()}
         return {"groups": {"train": group}, "repositories": repositories}
@@ -133,22 +142,25 @@ class Site:
     def installation(self, folder: str) -> str:
         """Return the commands that install gpuprov from the wheels in a folder of a node."""
         python = self.played.python
-        found = f"command -v {python} >/dev/null || dnf -q -y install {python}"
-        return f"({found}) && {INSTALL.format(python=python, folder=folder)}"
+        first = self.played.install.format(python=python)
+        return f"({first}) && {INSTALL.format(python=python, folder=folder)}"
 
 
-def test_each_system_with_dnf_has_a_row() -> None:
-    assert set(SYSTEMS) == set(OF_DNF)
+def test_each_played_system_has_a_row() -> None:
+    assert set(SYSTEMS) == {*OF_DNF, UBUNTU}
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("alone")
-    mirror = nvidia.build(folder / "mirror", load(), [request.param])
     build_index(folder / "mirror", SYSTEMS[request.param].version)
     # The gateway's address exists only while there are nodes, and locks are made before those of a test.
-    with Lab(fresh_lab_name()) as other, served(mirror.root) as server:
-        other.up(1)
+    with ExitStack() as stack, Lab(fresh_lab_name()) as other, signing_key() as key:
+        [node] = other.up(1, os=IMAGES[request.param])
+        mirror = nvidia.build(folder / "mirror", load(), [request.param], key=key)
+        if request.param == UBUNTU:
+            build_ubuntu(mirror.root / "ubuntu", node, key)
+        server = stack.enter_context(served(mirror.root))
         yield Site(request.param, folder, mirror, server)
 
 
@@ -173,9 +185,9 @@ def test_cloud_init_brings_a_new_server_to_its_lock(lab: Lab, site: Site) -> Non
     assert node.run("cloud-init status", check=False).stdout.strip() == "status: done"
     used = f"Using distro class <class 'cloudinit.distros.{site.played.distro}.Distro'>"
     assert used in node.run("cat /var/log/cloud-init.log").stdout
-    assert [name for name in PYTHONS if not node.run(f"rpm -q {name}", check=False).returncode] == [
-        *site.played.added
-    ]
+    if site.system in OF_DNF:
+        there = [name for name in PYTHONS if node.run(f"rpm -q {name}", check=False).returncode == 0]
+        assert there == [*site.played.added]
     in_sync(node)
     node.reboot()
     node.run("systemctl is-system-running --wait", check=False)
@@ -222,15 +234,16 @@ def test_one_command_on_the_machine_itself_an_upgrade_and_the_way_back(lab: Lab,
     fleet["rollout"] = {"settle_s": 20}
     own = node.root / FOLDER[1:]
     own.mkdir(parents=True)
-    for name, driver in (("fleet.lock.yml", DRIVERS[0]), ("next.lock.yml", DRIVERS[1])):
+    drivers = site.played.drivers
+    for name, driver in zip(("fleet.lock.yml", "next.lock.yml"), drivers, strict=True):
         fleet["groups"]["train"]["stack"]["driver"] = driver
         shutil.copy(site.lock(fleet, name), own)
     site.wheels(node.root / "opt/wheels")
     node.run(site.installation("/opt/wheels"))
     for words, driver in (
-        (("apply", "--local", "--reboot", "--yes"), DRIVERS[0]),
-        (("upgrade", "--local", "--to", "next.lock.yml", "--yes"), DRIVERS[1]),
-        (("rollback", "--local", "--yes"), DRIVERS[0]),
+        (("apply", "--local", "--reboot", "--yes"), drivers[0]),
+        (("upgrade", "--local", "--to", "next.lock.yml", "--yes"), drivers[1]),
+        (("rollback", "--local", "--yes"), drivers[0]),
     ):
         here.alone(*words)
         end = here.await_end(words[0])
