@@ -25,6 +25,14 @@ HEADERS = "/usr/src/kernels/$K/Makefile"
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 RELOAD_SSHD = "systemctl reload sshd; sleep 1"
 """The port is closed for a moment."""
+
+
+def _in_its_place(name: str) -> str:
+    """Return the command that puts a stub in the place of `$each`; DKMS may compress its modules."""
+    stub = f"/root/{name}.ko"
+    return f"case $each in *.xz) xz --check=crc32 -c {stub} >$each ;; *) cp {stub} $each ;; esac"
+
+
 OTHER_COMMANDS: dict[str, dict[str, Any]] = {
     "another release of the system": {
         "do": "cp /etc/os-release /root/; sed -i 's/^VERSION_ID=.*/VERSION_ID=\"7.9\"/' /etc/os-release",
@@ -43,10 +51,10 @@ OTHER_COMMANDS: dict[str, dict[str, Any]] = {
     "the kernel's headers removed": {"do": f"rpm --erase --nodeps $(rpm -qf {HEADERS})"},
     "the module deleted": {"do": f"rm {MODULE}; depmod $K"},
     "a module of another version": {
-        "do": f"for each in {FOLDER}/nvidia*.ko; do cp /root/other.ko $each; done; depmod $K"
+        "do": f"for each in {FOLDER}/nvidia*.ko*; do {_in_its_place('other')}; done; depmod $K"
     },
     "a module of the other flavour": {
-        "do": f"for each in {FOLDER}/nvidia*.ko; do cp /root/closed.ko $each; done; depmod $K"
+        "do": f"for each in {FOLDER}/nvidia*.ko*; do {_in_its_place('closed')}; done; depmod $K"
     },
     # Debian's packages blacklist nouveau, too. Here a GPU's PCI id loads it without our file.
     "the blacklist deleted": {"checks": ("nouveau.blacklist", "driver.loading")},
@@ -128,7 +136,7 @@ OTHER_WAYS: dict[str, dict[str, Any]] = {
         "undo": f"rm {SITE_REPOSITORY}",
     },
     "driver.module_on_disk: another module in place of the DKMS build": {
-        "do": f"cp /root/other.ko {MODULE}; depmod $K"
+        "do": f"each={MODULE}; {_in_its_place('other')}; depmod $K"
     },
     "driver.loading: grub.cfg, for the next boot (module_blacklist=nvidia)": {
         "do": f"sed -i '/^options/s/$/ module_blacklist=nvidia/' {ENTRY}",
