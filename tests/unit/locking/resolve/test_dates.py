@@ -75,6 +75,14 @@ def test_a_driver_older_than_the_kernel_is_a_warning_with_both_days_and_the_next
     assert untested(on("6.8.0-45-generic", "535.161.08")) is None
 
 
+def test_no_release_before_the_one_that_mends_a_branch_is_left_out_of_its_report() -> None:
+    """Check all known releases of 580 before 580.159.04, which builds with Linux 7.1."""
+    older = [str(each) for each in load().branches[580].known_versions if each < version("580.159.04")]
+    assert "580.159.03" in older
+    assert not [each for each in older if "580-linux-7.1" not in rules(on("7.1.3", each).violations)]
+    assert "580-linux-7.1" not in rules(on("7.1.3", "580.159.04").violations)
+
+
 def test_a_release_that_is_reported_to_fail_is_not_proposed() -> None:
     text = untested(on("7.1.3", "580.65.06"))
     assert text is None  # its own report is a violation
