@@ -10,7 +10,7 @@ from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import with_kernel_option
 from gpuprov.doctor.packaging import platform_of
 from gpuprov.probe.facts import Missing
-from gpuprov.untrusted import shell
+from gpuprov.untrusted import ShellLine, shell
 
 KEEP_DRIVER = "group: profile with stack.driver (the role nvidia_driver blacklists nouveau and nova_core)"
 RESERVED = ("vfio-pci", "pci-stub")
@@ -202,10 +202,27 @@ needs, and bridges of healthy servers get no space for ports of I/O.
 """
 
 
-@rule("bus.nouveau", "D07", source="bigdata-133 k8s-1468")
+_NOUVEAU = "blacklist nouveau\\noptions nouveau modeset=0"
+
+
+@rule("bus.nouveau", "D07", source="bigdata-133 k8s-1468 ironhide-41")
 def nouveau(seen: Examination) -> Iterator[Fault]:
-    """Report GPUs bound to nouveau."""
-    yield from _foreign(seen, ("nouveau",), "nouveau", "blacklist nouveau\\noptions nouveau modeset=0")
+    """Report GPUs bound to nouveau, and without any driver GPUs that another one held when NVIDIA's module
+    was to be loaded, which names nouveau first.
+    """
+    yield from _foreign(seen, ("nouveau",), "nouveau", _NOUVEAU)
+    if seen.loaded_driver or any(gpu.driver for gpu in seen.pci_gpus) or "kernel_log" in seen.missing:
+        return
+    lines = seen.log_lines(r"\ANVRM: The NVIDIA probe routine was not called for")
+    if lines:
+        yield Fault(
+            "broken",
+            "another driver held GPUs when NVIDIA's module was to be loaded, and does not hold them any more",
+            (lines[-1].quoted(),),
+            "as a rule nouveau, or a framebuffer of the firmware: it was loaded first, from the initramfs",
+            _without(_NOUVEAU, "nouveau"),
+            KEEP_DRIVER,
+        )
 
 
 @rule("bus.nova", "D08", source="olares-3963")
@@ -244,12 +261,17 @@ def _foreign(seen: Examination, drivers: tuple[str, ...], name: str, lines: str)
         ),
         "NVIDIA's module cannot bind a device that another driver holds"
         + ("; the blacklist is not in the initramfs, which loads it first" if blacklisted else ""),
-        (
-            shell("printf {} | sudo tee {}", f"{lines}\\n", f"/etc/modprobe.d/blacklist-{name}.conf"),
-            REBUILD,
-            shell("sudo reboot"),
-        ),
+        _without(lines, name),
         KEEP_DRIVER,
+    )
+
+
+def _without(lines: str, name: str) -> tuple[ShellLine, ...]:
+    """Return the lines that keep a driver from being loaded: `lines` in a file of modprobe, and a restart."""
+    return (
+        shell("printf {} | sudo tee {}", f"{lines}\\n", f"/etc/modprobe.d/blacklist-{name}.conf"),
+        REBUILD,
+        shell("sudo reboot"),
     )
 
 

@@ -141,6 +141,7 @@ def absent(seen: Examination) -> Iterator[Fault]:
         "driver.alias",
         "driver.unsupported",
         "driver.init_failed",
+        "driver.crashed",
         "bus.lost",
         "bus.bar_log",
     ),
@@ -227,9 +228,12 @@ CRASH_S = 1.0
 """Seconds between the first line of the kernel's report of a crash and the one with the place."""
 
 
-@rule("driver.crashed", "D17", source="cachyos-1764", after=("errors.recovery",))
+@rule("driver.crashed", "D17", source="cachyos-1764 open-276", after=("errors.recovery",))
 def crashed(seen: Examination) -> Iterator[Fault]:
-    """Report a crash of the kernel in a module of the driver; a mere warning there does not count."""
+    """Report a crash of the kernel in a module of the driver: broken if the driver is not loaded since.
+
+    A mere warning there does not count.
+    """
     lines = seen.program_lines(_CRASH.pattern, _IN_OURS.pattern)
     starts = [line for line in lines if _CRASH.match(line.text)]
     for line in reversed(lines):
@@ -237,7 +241,7 @@ def crashed(seen: Examination) -> Iterator[Fault]:
         start = next((each for each in starts if 0 <= each.age_s - line.age_s <= CRASH_S), None)
         if place and start:
             yield Fault(
-                "degraded",
+                "degraded" if seen.loaded_driver else "broken",
                 f"the kernel crashed in {place[1]}, {age(line.age_s)} ago",
                 (start.quoted(160), line.quoted(160)),
                 "an error of this version of the driver with this kernel; programs that use the module hang "

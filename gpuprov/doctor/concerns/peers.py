@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import Examination, LogLine
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import with_kernel_option
 from gpuprov.doctor.packaging import platform_of
 from gpuprov.untrusted import shell
 
+_STOPPED = re.compile(
+    r"(?:nvidia (?P<new>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): )?AMD-Vi: Event logged \[IO_PAGE_FAULT "
+    r"(?:device=(?P<old>[0-9a-f:]{5,10}\.[0-7]) )?"
+    r"|DMAR: \[DMA (?:Read|Write)[ A-Z_]{0,12}\] Request device \[(?P<intel>[0-9a-f:]{5,10}\.[0-7])\] fault "
+)
+"""Beginning of the kernel's line about a transfer that AMD's or Intel's IOMMU stopped, and its device."""
 
-@rule("host.iommu", "D90", source="nccl-doc sichek gpud")
+
+@rule("host.iommu", "D90", source="nccl-doc sichek gpud samples-48")
 def iommu(seen: Examination) -> Iterator[Fault]:
-    """Report address translation for several GPUs on bare metal (x86-64), which slows down or breaks peer
-    transfers.
+    """Report transfers of GPUs that the IOMMU stopped; else, on bare metal (x86-64), address translation for
+    several GPUs, which slows down or breaks peer transfers.
     """
+    stopped = [] if "kernel_log" in seen.missing else _stopped(seen)
+    if stopped:
+        yield Fault(
+            "degraded",
+            "the IOMMU stops transfers of a GPU",
+            (*(line.quoted(160) for line in stopped[-2:]), f"kernel line: {seen.cmdline[:160]}"),
+            "the GPU uses an address that was not translated for it, as one of another GPU or of a NIC: such "
+            "transfers fail or hang",
+            with_kernel_option("iommu=pt", entries=platform_of(seen).next_kernel == "bls"),
+        )
+        return
     if seen.virtual or len(seen.pci_gpus) < 2 or seen.arch != "x86_64":
         return
     ours = {gpu.address for gpu in seen.pci_gpus}
@@ -32,6 +51,18 @@ def iommu(seen: Examination) -> Iterator[Fault]:
             "transfers between GPUs and to NICs are slower, or hang in NCCL's first collective",
             with_kernel_option("iommu=pt", entries=platform_of(seen).next_kernel == "bls"),
         )
+
+
+def _stopped(seen: Examination) -> list[LogLine]:
+    """Return the kernel's lines about transfers of GPUs that the IOMMU stopped."""
+    gpus = {gpu.address for gpu in seen.pci_gpus}
+    found = []
+    for line in seen.log_lines(r"IO_PAGE_FAULT", r"\ADMAR: \[DMA "):
+        match = _STOPPED.match(line.text)
+        device = match and (match["new"] or match["old"] or match["intel"])
+        if device and (device if device.count(":") > 1 else f"0000:{device}") in gpus:
+            found.append(line)
+    return found
 
 
 @rule("host.acs", "D90", source="nccl-doc sichek gpud")

@@ -308,6 +308,31 @@ CRASH = (
     "BUG: kernel NULL pointer dereference, address: 0000000000000000",
     "RIP: 0010:_raw_q_schedule+0x2f/0xb0 [nvidia_uvm]",
 )
+CRASH_AT_LOAD = (
+    "BUG: kernel NULL pointer dereference, address: 0000000000000fa8",
+    "RIP: 0010:nvlogInit+0x6/0xd0 [nvidia]",
+)
+HELD = (
+    "NVRM: The NVIDIA probe routine was not called for 3 device(s).",
+    "NVRM: This can occur when a driver such as:",
+    "NVRM: nouveau, rivafb, nvidiafb or rivatv",
+    "NVRM: was loaded and obtained ownership of the NVIDIA device(s).",
+)
+HELD_OLDER = (
+    "NVRM: The NVIDIA probe routine was not called for 1 device(s).",
+    "NVRM: This can occur when a driver such as nouveau, rivafb,",
+    "NVRM: nvidiafb, or rivatv was loaded and obtained ownership of",
+    "NVRM: the NVIDIA device(s).",
+)
+STOPPED = (
+    f"nvidia {FIRST}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0003 address=0x9e139068 flags=0x0020]",
+    "AMD-Vi: Event logged [IO_PAGE_FAULT device=00:06.0 domain=0x0003 address=0x9e139068 flags=0x0020]",
+    "DMAR: [DMA Write] Request device [00:06.0] fault addr fe2000000 [fault reason 05] PTE Write access is "
+    "not set",
+    "DMAR: [DMA Read NO_PASID] Request device [00:06.0] fault addr 0xfe2000000 [fault reason 0x06] PTE Read "
+    "access is not set",
+)
+"""The kernel's lines about transfers of a GPU that the IOMMU stopped, of AMD and Intel, old and new."""
 
 FAULTS: dict[str, list[Change]] = {
     "bus.none": [no_bus],
@@ -341,7 +366,7 @@ FAULTS: dict[str, list[Change]] = {
             kernel_says("pci 0000:00:07.0: BAR 1 [mem size 0x2000000000 64bit pref]: can't assign; no space"),
         ),
     ],
-    "bus.nouveau": [bound_to("nouveau")],
+    "bus.nouveau": [bound_to("nouveau"), unloaded(kernel_says(*HELD)), unloaded(kernel_says(*HELD_OLDER))],
     "bus.nova": [bound_to("nova-core")],
     "bus.vfio": [bound_to("vfio-pci")],
     "bus.count": [only_one_gpu],
@@ -466,7 +491,7 @@ FAULTS: dict[str, list[Change]] = {
             kernel_says("NVRM: nvidia_frontend_open: minor 1, module->open() failed, error -5"),
         ),
     ],
-    "driver.crashed": [kernel_says(*CRASH)],
+    "driver.crashed": [kernel_says(*CRASH), unloaded(kernel_says(*CRASH_AT_LOAD))],
     "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
     "driver.permissions": [
         setting(
@@ -789,7 +814,10 @@ FAULTS: dict[str, list[Change]] = {
         login("NCCL_SOCKET_IFNAME", "bond7"),
     ],
     "network.numa": [program(cpus="0-15", gpus=["nvidia1"]), program(cpus="16-31", gpus=["nvidia0"])],
-    "host.iommu": [lambda collected: collected["pci_links"][FIRST][0].update(iommu_type="DMA-FQ")],
+    "host.iommu": [
+        lambda collected: collected["pci_links"][FIRST][0].update(iommu_type="DMA-FQ"),
+        *(kernel_says(line) for line in STOPPED),
+    ],
     "host.acs": [port_above(acs=True)],
     "host.numa_balancing": [setting("sysctls.kernel\\.numa_balancing", "1")],
     "host.numa_unknown": [

@@ -9,7 +9,7 @@ import pytest
 
 from gpuprov.doctor.judge import CHAIN, catalogue, diagnose, rules
 from gpuprov.doctor.load.verdict import LOAD_RULES
-from tests.unit.doctor.faults import FAULTS, FIRST, LOST, XID, all_of, kernel_says, login, smi_says
+from tests.unit.doctor.faults import CRASH, FAULTS, FIRST, LOST, XID, all_of, kernel_says, login, smi_says
 from tests.unit.doctor.machines import (
     HEALTHY,
     Change,
@@ -51,6 +51,17 @@ def test_a_fault_is_found_by_name(name: str, number: int) -> None:
         assert fault.mend
         assert fault.source
     assert not [each for each in found.unknown if "could not be read (" in each[1]], found.unknown
+
+
+def test_a_crash_while_the_module_is_loaded_is_why_it_is_not_loaded() -> None:
+    result = bare_metal()
+    FAULTS["driver.crashed"][1](result)
+    first, *others = diagnose(as_examined(result)).faults
+    assert (first.rule, first.severity) == ("driver.crashed", "broken")
+    assert [fault.follows for fault in others if fault.rule == "driver.not_loaded"] == [("driver.crashed",)]
+    assert [severity for severity, rule, _ in judged(kernel_says(*CRASH)) if rule == "driver.crashed"] == [
+        "degraded"
+    ]
 
 
 @pytest.mark.thorough
