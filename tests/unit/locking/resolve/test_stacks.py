@@ -9,8 +9,8 @@ judged then, it was 14 of 36, with 84 of 87 shipped stacks accepted; six are sti
 read after the limits of two parts and spread over all pairs, it was 33 of 40, with 59 of 59 shipped stacks.
 Of `fresh.json` it was 29 of 41, with 140 of 151 shipped stacks: eleven of Amazon Linux 2 are `missed`.
 Of `unread.json` it was 20 of 26, with 63 of 68 shipped stacks, of `unseen.json` 19 of 25, with 84 of 85, of
-`untried.json` 24 of 26, with 87 of 88, of `unmet.json`, with more impossible ones, 54 of 56, with 90 of 90; the
-`about` of each says what the others were.
+`untried.json` 24 of 26, with 87 of 88, of `unmet.json`, with more impossible ones, 54 of 56, with 90 of 90;
+the `about` of each says what the others were.
 """
 
 from __future__ import annotations
