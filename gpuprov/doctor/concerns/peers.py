@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor.concerns.bus import RESERVED
 from gpuprov.doctor.examination import Examination, LogLine
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import with_kernel_option
@@ -54,8 +55,10 @@ def iommu(seen: Examination) -> Iterator[Fault]:
 
 
 def _stopped(seen: Examination) -> list[LogLine]:
-    """Return the kernel's lines about transfers of GPUs that the IOMMU stopped."""
-    gpus = {gpu.address for gpu in seen.pci_gpus}
+    """Return the kernel's lines about transfers that the IOMMU stopped, of GPUs that are not set aside for
+    virtual machines.
+    """
+    gpus = {gpu.address for gpu in seen.pci_gpus if gpu.driver not in RESERVED}
     found = []
     for line in seen.log_lines(r"IO_PAGE_FAULT", r"\ADMAR: \[DMA "):
         match = _STOPPED.match(line.text)

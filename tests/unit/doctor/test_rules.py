@@ -9,7 +9,19 @@ import pytest
 
 from gpuprov.doctor.judge import CHAIN, catalogue, diagnose, rules
 from gpuprov.doctor.load.verdict import LOAD_RULES
-from tests.unit.doctor.faults import CRASH, FAULTS, FIRST, LOST, XID, all_of, kernel_says, login, smi_says
+from tests.unit.doctor.faults import (
+    CRASH,
+    FAULTS,
+    FIRST,
+    LOST,
+    STOPPED,
+    XID,
+    all_of,
+    bound_to,
+    kernel_says,
+    login,
+    smi_says,
+)
 from tests.unit.doctor.machines import (
     HEALTHY,
     Change,
@@ -294,6 +306,16 @@ def test_the_rate_of_a_port_that_is_down_means_nothing(layers: tuple[str, str], 
             port["link_layer"] = layer
 
     assert [rule for _, rule, _ in judged(down)].count("network.port_down") == found
+
+
+def test_a_stopped_transfer_counts_for_a_gpu_of_this_machine_alone() -> None:
+    other = STOPPED[0].replace(FIRST, "0000:04:00.0"), STOPPED[1].replace("00:06.0", "04:00.0")
+    sound = f"nvidia 0000:00:06.1: {STOPPED[0].partition(': ')[2]}"
+    for line in (*other, sound):
+        assert "host.iommu" not in {rule for _, rule, _ in judged(kernel_says(line))}, line
+    for driver in ("vfio-pci", "pci-stub"):
+        found = judged(bound_to(driver), kernel_says(*STOPPED))
+        assert "host.iommu" not in {rule for _, rule, _ in found}, driver
 
 
 def test_what_healthy_machines_have_is_no_alarm() -> None:
