@@ -37,6 +37,7 @@ SETS = (
     "unread.json",
     "unseen.json",
     "untried.json",
+    "unmet.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""

@@ -7,6 +7,8 @@ import pytest
 from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import diagnose
 from gpuprov.probe.node.kernel_log import WANTED
+from tests import ROOT
+from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import as_examined, bare_metal, edit_smi, log, unload
 
 X = "NVRM: Xid (PCI:0000:00:06): "
@@ -141,6 +143,12 @@ def test_a_rejected_module_is_reported(text: str) -> None:
     result["state"]["secure_boot"] = True
     log(result, text)
     assert diagnose(as_examined(result)).faults[0].rule == "driver.rejected"
+
+
+def test_the_page_counts_what_is_recorded() -> None:
+    page = " ".join((ROOT / "docs/doctor.md").read_text("utf-8").split())
+    faults, public = sum(map(len, FAULTS.values())), len(LOGS) + len(ANSWERS)
+    assert f"{faults} recorded faults and {public} logs and outputs from public reports are tested" in page
 
 
 def test_what_healthy_machines_write_is_no_fault() -> None:
