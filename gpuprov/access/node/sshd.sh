@@ -28,7 +28,7 @@ other_sshd() { # filter of ss: print `lost` or `elsewhere`, and root's sshd that
         'sshd: /'* | /*/sshd\ * | sshd\ *) ;;
         *) continue ;; # a session, which forwards a port
         esac
-        held=$(find "$folder/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null) || continue
+        held=$(find "$folder/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null) || : # also if it closes another one now
         if [ -z "$held" ] || ! echo "$sockets" | grep -qxF "$held"; then continue; fi
         case " ${main#0} " in
         *" ${folder#/proc/} "* | *" $(sed -n 's/^PPid:[[:space:]]*//p' "$folder/status" 2>/dev/null) "*) continue ;;

@@ -178,6 +178,15 @@ def test_a_socket_of_a_user_is_not_sshd_s(
     assert in_shell("other_sshd ''") == ""
 
 
+def test_a_file_that_sshd_closes_meanwhile_does_not_hide_its_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
+) -> None:
+    """Look at sshd although strangers connect all the time: find ends with 1 if it misses a file."""
+    play(monkeypatch, tmp_path, listener.pid, "0")
+    write_program(tmp_path / "find", 'PATH=/usr/bin:/bin find "$@"; exit 1')
+    assert in_shell("other_sshd ''") == f"elsewhere {listener.pid}\n"
+
+
 def test_a_process_that_ends_meanwhile_does_not_end_the_look(tmp_path: Path) -> None:
     (tmp_path / "comm").write_text("sshd\n")
     assert in_shell(f"is_root_s {tmp_path} sshd 2>/dev/null || echo no") == "no\n"
