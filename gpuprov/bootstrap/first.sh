@@ -69,12 +69,14 @@ if [ "$admin" != root ]; then
 fi
 
 account=$(getent passwd "$admin")
-file=$(echo "$account" | cut -d: -f6)/.ssh/authorized_keys
+# Not by `echo`, which would interpret `\c` in the user's full name.
+file=$(printf '%s\n' "$account" | cut -d: -f6)/.ssh/authorized_keys
+owner=$(printf '%s\n' "$account" | cut -d: -f3,4)
 set -f
 IFS='
 '
 # shellcheck disable=SC2086 # one key per line
-output=$(edit_keys authorize "$file" "$(echo "$account" | cut -d: -f3,4)" "$admin" $keys 2>&1) ||
+output=$(edit_keys authorize "$file" "$owner" "$admin" $keys 2>&1) ||
     fail "$admin's keys cannot be written: $(echo "$output" | tail -n 1)"
 unset IFS
 set +f

@@ -262,6 +262,14 @@ def test_a_text_of_a_machine_is_one_argument(slurm: Slurm) -> None:
     assert len(reason) <= 207
 
 
+@pytest.mark.parametrize("words", [("npd-health", "isolate"), ("slurm-health",)])
+def test_the_name_of_a_program_is_printed_as_it_is(slurm: Slurm, words: tuple[str, ...]) -> None:
+    """Print backslashes: sh's own echo makes control characters of them, and ends at the last one."""
+    name = r"trainer\033[2J\nhealthy\c"
+    slurm.verdict("unknown", text=name)
+    assert slurm.run(*words)[1].endswith(f"{name}\n")
+
+
 def test_another_name_is_refused(slurm: Slurm) -> None:
     assert slurm.run("slurm-other")[0] == 2
 
