@@ -38,6 +38,8 @@ from gpuprov.untrusted.programs import Answer, run_limited
 SCHEMA = "gpuprov.mcp/1"
 NODES = {"host", "hosts", "nodes"}
 """Parameters that name nodes; only those of the lock are allowed."""
+OF_LOCK = {*NODES, "component"}
+"""Parameters of verbs that read the lock."""
 TOOLS: dict[str, tuple[str, ...]] = {
     "facts": ("host", "local"),
     "drift": ("nodes", "local"),
@@ -158,7 +160,7 @@ def arguments(
         ToolError: a node is not in the lock, or no process would accept a value.
     """
     words, values = [verb, "--output", "json"], []
-    if parameters.keys() & NODES:
+    if parameters.keys() & OF_LOCK:
         words.append(f"--lock={lock_path}")
     _require_fit(stated)
     for name, value in stated.items():

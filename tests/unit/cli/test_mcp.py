@@ -178,7 +178,8 @@ def test_a_value_is_no_option(fleet: Fleet) -> None:
         return Answer(2, b"", b"usage\n")
 
     answer = called("explain", noted, component="--help", gpu=["--yes"], os="-x")
-    assert words == ["explain", "--output", "json", "--gpu=--yes", "--os=-x", "--", "--help"]
+    lock = "--lock=fleet.lock.yml"  # that of the server: the folder can have another one
+    assert words == ["explain", "--output", "json", lock, "--gpu=--yes", "--os=-x", "--", "--help"]
     assert (answer["exit"], answer["document"], answer["messages"]) == ("usage", None, ["usage"])
 
 
