@@ -52,6 +52,8 @@ WANTED = Path(f"/etc/systemd/system/multi-user.target.wants/{UNIT}")
 ENDED = Path("/var/lib/gpuprov/first-boot")
 ROOT = 0
 """The user as whom the first-boot unit runs the program that made the image."""
+LINKS = 40
+"""Most links that Linux follows in a path, path_resolution(7)."""
 UNBOOTED = {"preflight_booted": False, "system_tuning_booted": False, "containerd_booted": False}
 
 
@@ -139,12 +141,12 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
 
     Raises:
         Refused: a file or a folder above it belongs to another user or can be written by others, or it is in
-            a folder of `CLEARED`; also where a link leads to it.
+            a folder of `CLEARED`; also where a link leads to it, or to another link.
     """
     for place in places:
-        both = {place: None, place.resolve(): None}
-        above = (each for path in both for each in (path, *path.parents))
-        if any(path.is_relative_to(each) for path in both for each in CLEARED):
+        ways = list(_ways(place))
+        above = (each for path in ways for each in (path, *path.parents))
+        if any(path.is_relative_to(each) for path in ways for each in CLEARED):
             seen = "a boot may delete it"
         elif theirs := next(filter(_is_of_others, above), None):
             seen = f"other users can replace it, by {theirs}"
@@ -155,6 +157,16 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
             expected="folders that only root can write",
             do="install gpuprov below /opt, as root, and make the image with it",
         )
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Yield a path, then with the target in place of its first link, and so on until it has no link."""
+    for _ in range(LINKS):
+        yield path
+        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
+        if link is None:
+            return
+        path = link.parent / link.readlink() / path.relative_to(link)
 
 
 def _is_of_others(path: Path) -> bool:

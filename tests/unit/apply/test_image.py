@@ -164,6 +164,20 @@ def test_a_program_is_refused_also_for_the_folders_that_a_link_leads_to(installe
         module.refuse_program_of_others([installed / "opt/bin/gpuprov"])
 
 
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_program_is_refused_also_for_a_link_between_two_links(installed: Path, relative: bool) -> None:
+    """Check the folder of a link that is neither in the stated path nor in the real one."""
+    (installed / "srv").mkdir()
+    (installed / "opt").rename(installed / "srv/venv")
+    (installed / "home").mkdir()
+    (installed / "home/current").symlink_to(Path("../srv/venv") if relative else installed / "srv/venv")
+    (installed / "opt").symlink_to(Path("home/current") if relative else installed / "home/current")
+    module.refuse_program_of_others([installed / "opt/bin/gpuprov"])
+    (installed / "home").chmod(0o777)
+    with pytest.raises(Refused, match=f"other users can replace it, by {installed / 'home'}; expected"):
+        module.refuse_program_of_others([installed / "opt/bin/gpuprov"])
+
+
 def test_a_program_that_a_boot_deletes_is_run_on_no_machine(installed: Path) -> None:
     with pytest.raises(Refused, match="a boot may delete it"):
         module.refuse_program_of_others([installed / "cleared/bin/gpuprov"])
