@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from statistics import median
+from statistics import median, median_low
 from typing import Literal
 
 Kind = Literal["fine", "slow", "late", "wrong", "dead"]
@@ -24,9 +24,7 @@ STAR = 3
 only both ends know, and one of them can state anything.
 """
 SMALL = 4
-"""Up to this number of nodes, each counts by the median of its values: a slow node has half of the links of
-four nodes, and two thirds of those of three.
-"""
+"""Number of nodes up to which a value has to be twice `SPREAD` below the median."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,6 @@ class Seen:
         return words[self.kind]
 
 
-def spread(values: Iterable[float]) -> tuple[float, float]:
-    """Return the median and the median absolute deviation of at least one value."""
-    listed = list(values)
-    middle = median(listed)
-    return middle, median(abs(value - middle) for value in listed)
-
-
 def centres(links: Iterable[frozenset[str]], bad: Mapping[frozenset[str], Collection[str]]) -> list[str]:
     """Return the nodes that alone explain at least `STAR` links: each leads to a node without another bad
     link, except those that the first node alone explains too. The one with most links is first.
@@ -114,33 +105,36 @@ def centres(links: Iterable[frozenset[str]], bad: Mapping[frozenset[str], Collec
 
 
 class Middle:
-    """Reference values: of this round if enough was measured, otherwise of the last round with enough."""
+    """Reference values: of this round if enough was measured, otherwise of the last round with enough.
 
-    def __init__(self) -> None:
+    Args:
+        of_node: function of the values of one node, `median_high` or `median_low`: the better one of two
+            that are in the middle, as half of the links of a sound node can lead to slow ones.
+    """
+
+    def __init__(self, of_node: Callable[[Iterable[float]], float]) -> None:
+        self._of_node = of_node
         self._known: tuple[float, float] | None = None
 
     def take(self, of_nodes: Iterable[Collection[float]]) -> tuple[float, float] | None:
         """Return the median and MAD to compare this round's values with; None while fewer than `FEWEST`
         values are known.
 
-        With fewer values than that, those of the last round that had enough are returned; up to `SMALL` nodes
-        as by `_of_few`.
+        Each node counts by the median of its own values: a third of the nodes has more than half of the
+        links. With fewer values than that, those of the last round that had enough are returned. Up to
+        `SMALL` nodes the MAD is at least that with which a value is an outlier when it is twice `SPREAD`
+        below the median, as so few do not show the spread of healthy links.
 
         Args:
             of_nodes: the values of each node, of links to it.
         """
-        listed = [list(own) for own in of_nodes if own]
+        listed = [own for own in of_nodes if own]
         if sum(map(len, listed)) >= FEWEST:
-            self._known = spread(chain.from_iterable(listed)) if len(listed) > SMALL else _of_few(listed)
+            middle = median(map(self._of_node, listed))
+            mad = median(median_low(abs(value - middle) for value in own) for own in listed)
+            least = 2 * SPREAD * middle * NORMAL / OUTLYING if len(listed) <= SMALL else 0.0
+            self._known = middle, max(mad, least)
         return self._known
-
-
-def _of_few(nodes: Iterable[Iterable[float]]) -> tuple[float, float]:
-    """Return the median and MAD of the medians of a few nodes; the MAD is at least that with which a value is
-    an outlier when it is twice `SPREAD` below the median, as so few do not show the spread of healthy links.
-    """
-    middle, mad = spread(map(median, nodes))
-    return middle, max(mad, 2 * SPREAD * middle * NORMAL / OUTLYING)
 
 
 def is_slow(rate: float, usual: tuple[float, float] | None) -> bool:

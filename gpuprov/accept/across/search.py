@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
-from statistics import median
+from statistics import median, median_high, median_low
 
 from gpuprov.accept.across.crowd import APART, Crowd
 from gpuprov.accept.across.evidence import Evidence, Heard, Middle, Seen, is_late, is_slow
@@ -43,7 +43,7 @@ class Search:
         self.crowd: Crowd | None = None
         self.pairwise: list[float] = []
         self._groups: list[Group] = []
-        self._rates, self._times = Middle(), Middle()
+        self._rates, self._times = Middle(median_high), Middle(median_low)
         self._silent: set[frozenset[str]] = set()
         """Links whose group of two died before its first exchange; neither end can be blamed."""
         self._alone: set[str] = set()

@@ -85,6 +85,25 @@ def test_a_node_that_ends_each_large_group_is_found_and_the_others_are_tested(co
         assert len(outcome.search._met) == count - 1
 
 
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_a_node_that_states_low_rates_hides_no_slow_one(count: int) -> None:
+    """Find a slow node among few although another one calls all others as slow as that one."""
+    names = [f"n{number:03}" for number in range(count)]
+    liar, slow = names[:2]
+    outcome = Outcome(Search(names))
+    while groups := outcome.search.next():
+        heard = {}
+        for group in groups:
+            for node in group.nodes:
+                peers = [peer for peer in group.nodes if peer != node]
+                rates = {peer: SLOW if slow in (node, peer) else RATE for peer in peers}
+                if node == liar and len(group.nodes) > 3:
+                    rates = {peer: RATE if peer == slow else SLOW for peer in peers}
+                heard[node] = Heard(rates=rates if group.exchange else {}, reduced=RATE)
+        outcome.search.take(heard)
+    assert slow in [each.node for each in outcome.judged() if each.verdict == "rejected"], outcome.verdicts
+
+
 @pytest.mark.parametrize("count", [16, 33, 64])
 def test_a_node_that_ends_large_groups_hides_no_other_fault(count: int) -> None:
     """Find a node that slows large groups in addition to one that ends them: only these two are rejected."""

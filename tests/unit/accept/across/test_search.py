@@ -49,6 +49,23 @@ def test_a_slow_node_among_few_is_found(count: int, factor: float) -> None:
         assert who(search.verdicts()) == {("node", (bad,), ())}
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.5])
+@pytest.mark.parametrize("count", [5, 6, 7, 8, 9, 12, 33])
+def test_slow_nodes_are_found_up_to_two_fifths(count: int, factor: float) -> None:
+    """Find them although a third of the nodes has more than half of the links."""
+    names = [f"n{number:02}" for number in range(count)]
+    for few in range(1, 2 * count // 5 + 1):
+        for slow in (names[:few], names[:: count // few][:few]):
+            search = searched(Fabric(1, names, rate=lambda a, b, at: factor if {a, b} & set(slow) else 1.0))  # noqa: B023
+            assert who(search.verdicts()) == {("node", (node,), ()) for node in slow}, search.verdicts()
+
+
+def test_nodes_whose_messages_are_late_are_found_up_to_two_fifths() -> None:
+    names = [f"n{number:02}" for number in range(9)]
+    search = searched(Fabric(1, names, time=lambda a, b, at: 5.0 if {a, b} & set(names[:3]) else 1.0))
+    assert who(search.verdicts()) == {("node", (node,), ()) for node in names[:3]}, search.verdicts()
+
+
 def test_no_group_at_all_comes_to_its_end() -> None:
     search = searched(Fabric(1, silent=lambda nodes, at: True))
     assert search.rounds <= MOST
