@@ -37,7 +37,8 @@ def started(title: str, user: int = 0) -> subprocess.Popen[bytes]:
     """Start a process with the name sshd and this title, which waits for its input, a socket."""
     if os.getuid():
         pytest.skip("only root's processes count")
-    words = [title, "-c", "printf sshd >/proc/self/comm; echo >&0; read -r"]
+    # bash with a socket as its input would read ~/.bashrc, as if sshd had started it.
+    words = [title, "--norc", "-c", "printf sshd >/proc/self/comm; echo >&0; read -r"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(words, executable="/bin/bash", stdin=theirs, user=user or None)
