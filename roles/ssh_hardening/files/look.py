@@ -80,16 +80,16 @@ def has_drop_ins() -> bool:
 
 def taken() -> dict[str, str]:
     """Return the requested ports on which programs other than root's sshd and systemd listen, with them."""
-    others: dict[str, str] = {}
+    wanted, others = set(options.get("port", "").split()), []
     ours = gpuprov_sshd.sockets_of(1).union(
         *(gpuprov_sshd.sockets_of(each.pid) for each in gpuprov_sshd.listeners())
     )
     for line in said("ss", "-Hltne").splitlines():
         port, inode = line.split()[3].rpartition(":")[2], gpuprov_sshd.INODE.search(line + " ")
         is_ours = inode is not None and inode.group(1) in ours
-        if port in options.get("port", "").split() and not is_ours and (programs := programs_on(port)):
-            others[port] = programs
-    return others
+        if port in wanted and not is_ours:
+            others.append(port)  # often twice: IPv4 and IPv6
+    return {port: programs for port in dict.fromkeys(others) if (programs := programs_on(port))}
 
 
 def programs_on(port: str) -> str:
