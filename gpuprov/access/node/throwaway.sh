@@ -24,10 +24,10 @@ effective() { # login: print sshd's options for it, from its current files
 }
 
 add() { # login, seconds, kind, key
-    getent passwd "$1" >/dev/null || refuse "there is no account $1 here"
+    account=$(getent passwd "$1") || refuse "there is no account $1 here"
     # Not by `echo`, which would end at `\c` in the user's full name.
-    home=$(getent passwd "$1" | cut -d: -f6)
-    owner=$(getent passwd "$1" | cut -d: -f3,4)
+    home=$(printf '%s\n' "$account" | cut -d: -f6)
+    owner=$(printf '%s\n' "$account" | cut -d: -f3,4)
     options=$(effective "$1") || refuse "sshd -T fails for $1: check that sshd is installed and its files are valid"
     file=$(echo "$options" | sed -n 's/^authorizedkeysfile //p' | cut -d' ' -f1 | sed "s#%h#$home#g; s#%u#$1#g; s#%%#%#g")
     case $file in
