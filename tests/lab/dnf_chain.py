@@ -35,6 +35,10 @@ STACK = {
     "node_exporter": "auto",
     "dcgm": "4.5.2",
 }
+NO_REPOSITORY = "echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages"
+"""Commands that put every repository out of reach, and remove the packages that dnf has fetched."""
+REPOSITORIES = "sed -i /^proxy=/d /etc/dnf/dnf.conf"
+"""Command after which the repositories are in reach again."""
 SETTINGS = {
     "persistence": True,
     "clocks": {"graphics": 1980, "memory": 3201},
@@ -93,12 +97,12 @@ class Chain:
 
     def forget_packages(self) -> None:
         """Put every repository out of reach, and remove the packages that dnf has fetched."""
-        self.node.run("echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages")
+        self.node.run(NO_REPOSITORY)
 
     def roll_back(self) -> None:
         """Roll back, and have the repositories in reach again."""
         back = self.gpuprov("rollback", "--yes", "-o", "json", code=None)
-        self.node.run("sed -i /^proxy=/d /etc/dnf/dnf.conf")
+        self.node.run(REPOSITORIES)
         assert back.returncode == 0, back.stdout + back.stderr
 
     def journal(self) -> str:

@@ -23,6 +23,7 @@ from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.variants import with_control_groups, with_network_parameters
 from tests.campaign._upgrade_faults import at_boot
+from tests.lab.dnf_chain import NO_REPOSITORY, REPOSITORIES
 from tests.lab.ubuntu_nodes import build_ubuntu
 from tests.lab.upgrade_fleet import Fleet, write_locks
 from tests.systems import IMAGES, UBUNTU
@@ -56,8 +57,8 @@ CASES = (
     Case(
         "rhel9",
         ("580.126.16", "595.71.05"),
-        cut="echo proxy=http://127.0.0.1:9 >>/etc/dnf/dnf.conf; rm -rf /var/cache/dnf/*/packages",
-        mend="sed -i /^proxy=/d /etc/dnf/dnf.conf",
+        cut=NO_REPOSITORY,
+        mend=REPOSITORIES,
     ),
     Case(
         "ubuntu26.04",
