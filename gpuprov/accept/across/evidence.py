@@ -245,7 +245,7 @@ class Evidence:
 
         Returns:
             Bad node → number of its bad rounds, number of peers with bad links in them, share of bad links in
-            all rounds; and node that does not count as bad → the other nodes, each of which explains that.
+            all rounds; and node with bad rounds that is not bad → the nodes that each explain them alone.
         """
         bad: dict[str, dict[int, list[Seen]]] = defaultdict(lambda: defaultdict(list))
         share: dict[str, list[bool]] = defaultdict(list)
