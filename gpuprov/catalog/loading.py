@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gpuprov.catalog.checking import check_bulletins, check_dates
 from gpuprov.catalog.devices import ROW, Devices, Table
 from gpuprov.catalog.reading import BadField, read
 from gpuprov.catalog.releases import current_folder
+from gpuprov.catalog.tables import Tables
 from gpuprov.catalog.texts import check_texts
 from gpuprov.errors import InvalidInput
 from gpuprov.untrusted.stated import read_stated_json, stated_file
@@ -123,8 +124,11 @@ def load(site_dirs: Iterable[Path] = (), release: Path | None = None) -> Catalog
 
 @cache
 def _load(*folders: Path) -> Catalog:
-    """Read folders as `read_data`, once for each combination of them; raises as it does."""
-    return read_data(*folders)
+    """Read folders, once for each combination of them; raises as `read_data`.
+
+    Records are read on demand, unless a site's folder is there, which nothing else has checked.
+    """
+    return read_data(*folders) if folders[1:] else _read(folders)
 
 
 def read_data(*folders: Path) -> Catalog:
@@ -133,8 +137,14 @@ def read_data(*folders: Path) -> Catalog:
     Raises:
         InvalidInput: as `load`.
     """
-    site_dirs = folders[1:]
-    tables: dict[str, tuple[Any, ...]] = {}
+    catalog = _read(folders)
+    list(catalog.tables.values())
+    return catalog
+
+
+def _read(folders: tuple[Path, ...]) -> Catalog:
+    """Return the catalog in folders, whose records are read on demand; raises as `read_data`."""
+    tables: dict[str, Callable[[], tuple[Any, ...]]] = {}
     facts: dict[str, dict[str, Any]] = {}
     sources: dict[str, r.Source] = {}
     days: dict[str, str] = {}
@@ -143,7 +153,7 @@ def read_data(*folders: Path) -> Catalog:
     for layers in documents.values():
         for path, raw in layers:
             sources |= _sources(path, raw)
-    for folder in site_dirs:
+    for folder in folders[1:]:
         if (path := folder / f"{DEVICES}.json").exists():
             sources |= _sources(path, _parse(path))
     whole = Whole(documents)
@@ -153,11 +163,11 @@ def read_data(*folders: Path) -> Catalog:
         days[name], default_policy = raw["as_of"], raw.get("default", default_policy)
         for section, (kind, key) in layout.items():
             complete = whole.complete if kind is r.GpuModel else None
-            tables[f"{name}.{section}"] = tuple(_records(layers, section, kind, key, sources, complete))
+            tables[f"{name}.{section}"] = partial(_table, layers, section, kind, key, sources, complete)
         own = {*layout, "as_of", "sources", "fields", "default"}
         facts[name] = {section: value for section, value in raw.items() if section not in own}
     devices = _devices(folders, whole, sources)
-    catalog = Catalog(max(days.values()), tables, sources, facts, devices, default_policy, days)
+    catalog = Catalog(max(days.values()), Tables(tables), sources, facts, devices, default_policy, days)
     check_bulletins(catalog)
     check_dates(catalog)
     return catalog
@@ -278,22 +288,23 @@ def _merged(layers: Layers, section: str, key: str) -> dict[str, tuple[Raw, str]
     return found
 
 
-def _records(
+def _table(
     layers: Layers,
     section: str,
     kind: type[Any],
     key: str,
     sources: Mapping[str, r.Source],
     complete: Callable[[Raw], Raw] | None,
-) -> Iterable[Any]:
-    """Yield the typed records of a section with all layers merged and defaults added by `complete`.
+) -> tuple[Any, ...]:
+    """Return the typed records of a section with all layers merged and defaults added by `complete`.
 
     InvalidInput for one that is not valid, or cites an unknown source.
     """
+    records = []
     for raw, place in _merged(layers, section, key).values():
-        record = read_record(kind, complete(raw) if complete else raw, place)
-        _check_sources(record, sources, place)
-        yield record
+        records.append(read_record(kind, complete(raw) if complete else raw, place))
+        _check_sources(records[-1], sources, place)
+    return tuple(records)
 
 
 def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from gpuprov.catalog import load
 from gpuprov.catalog.gpu_names import find_gpu
-from gpuprov.catalog.loading import OF_ARCHITECTURE, OF_SEGMENT
+from gpuprov.catalog.loading import OF_ARCHITECTURE, OF_SEGMENT, read_data
 from gpuprov.catalog.releases import OWN as DATA
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.resolve import Request, resolve
@@ -51,6 +52,19 @@ def test_libraries_agree_between_their_own_tables_and_the_driver_floors() -> Non
     catalog = load()
     for row in catalog.tables["cudnn.builds"]:
         assert row.min_driver in (None, catalog.minor_compat[row.cuda_major].min_driver_linux)
+
+
+def test_records_are_read_when_a_verb_needs_them(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DATA, tmp_path / "release"))
+    document = json.loads((folder / "nccl.json").read_text())
+    document["releases"][0]["version"] = 2
+    (folder / "nccl.json").write_text(json.dumps(document))
+    catalog = load(release=folder)
+    assert catalog.bulletins
+    with pytest.raises(InvalidInput, match=r"nccl.json: releases\[.*version: 2"):
+        catalog.tables["nccl.releases"]
+    with pytest.raises(InvalidInput, match=r"nccl.json: releases"):
+        read_data(folder)
 
 
 def test_a_site_adds_records(tmp_path: Path) -> None:
