@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from gpuprov.apply.context import Options
@@ -64,17 +64,19 @@ def propose(
     *,
     roles: Collection[str] = (),
     full: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Proposal:
     """Survey nodes and plan the changes that bring them to the lock.
 
     Args:
         roles: only these roles; empty means all.
         full: every role on every node, independent of the drift.
+        meanwhile: is called once while nodes are under way, see `survey`.
 
     Raises:
         InvalidInput: there is no such role.
     """
-    found = survey(lock, names, dispatch=options.dispatch)
+    found = survey(lock, names, dispatch=options.dispatch, meanwhile=meanwhile)
     answered = [node for node in found if node.reason is None]
     plans = full_plan(node.name for node in answered) if full else [plan_node(node) for node in answered]
     return Proposal(found, narrowed(plans, roles) if roles else plans)

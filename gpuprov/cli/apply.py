@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options, this_machine
+from gpuprov.cli.common.ahead import importing
 from gpuprov.cli.common.staleness import warn_if_stale
 from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
@@ -194,10 +195,13 @@ def proposed(
         verified: whether to verify.
     """
     from gpuprov.apply.proposal import propose, with_verification
+
+    ahead = importing("history.verified", "model.nodeset", "report.text")
+    proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full, meanwhile=ahead)
+
     from gpuprov.history.verified import keep_verdict, not_verified
     from gpuprov.model.nodeset import fold
 
-    proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full)
     if full or roles or not verified:
         return proposal
     unknown = not_verified(chosen.lock, chosen.lock_path, proposal.in_sync)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
+from gpuprov.cli.common.ahead import importing
 from gpuprov.cli.common.report_files import ReportFiles, report_options
-from gpuprov.cli.common.security import notes_about, print_notes
+from gpuprov.cli.common.security import notes_about, print_notes, read_ahead
 from gpuprov.cli.common.terminal import say, tell, waiting
 from gpuprov.cli.common.this_machine import local_option
 from gpuprov.errors import Exit, InvalidInput
@@ -21,6 +22,7 @@ from gpuprov.untrusted import json_text
 
 if TYPE_CHECKING:
     from gpuprov.history import Run
+    from gpuprov.model.lock import Lock
 
 LOG = logging.getLogger(__name__)
 WATCH_S = 30.0
@@ -87,7 +89,6 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
 
     The log, which -v prints, names roles without a check, as the lock states no settings of them.
     """
-    from gpuprov.history.record import of_survey
     from gpuprov.roles import unchecked
 
     for group, roles in ((name, unchecked(each)) for name, each in chosen.lock.groups.items()):
@@ -107,8 +108,17 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
                 chosen.names,
                 dispatch=chosen.dispatch,
                 answered=answered,
+                meanwhile=partial(_read_ahead, chosen.lock),
             )
+    from gpuprov.history.record import of_survey
+
     return of_survey(chosen.lock, chosen.lock_path, found, notes=notes_about(chosen.lock, found))
+
+
+def _read_ahead(lock: Lock) -> None:
+    """Import what judges and prints answers, and read the bulletins: it takes as long as a node's answer."""
+    importing("history", "model.nodeset", "report.documents", "report.text")()
+    read_ahead(lock)
 
 
 def _look_around(chosen: options.Chosen, identity: str | None, known_hosts: str | None) -> Run:
@@ -133,12 +143,13 @@ def _look_once(look: Callable[[], Run], baseline: str | None, output: str, repor
 
     With a baseline, a run's id or `latest`, only news since that run are printed and count for the exit code.
     """
+    run = look()
+
     from gpuprov.drift.judge import exit_code
     from gpuprov.history import History, keep, news
     from gpuprov.report.documents import drift_document
     from gpuprov.report.text import drift_lines, held_lines, see_doctor
 
-    run = look()
     found, before = run.nodes, None
     if baseline:
         with History() as history:

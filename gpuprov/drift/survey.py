@@ -28,6 +28,7 @@ def gather(
     question: Callable[[LockedGroup], Parameters] = parameters,
     *,
     dispatch: Dispatch = DIRECT,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[str, Facts | GpuprovError]]:
     """Probe nodes of the lock; yield name and facts, or name and error, as they arrive.
 
@@ -35,6 +36,7 @@ def gather(
 
     Args:
         question: makes the probe's parameters for the nodes of a group.
+        meanwhile: is called once while nodes are under way, see `fan_out`.
     """
     payloads = {
         host: payload
@@ -43,7 +45,10 @@ def gather(
         for host in group.hosts
     }
     work = PerNode(_probe, payloads)
-    for target, answer in fan_out(targets(lock, names), work, answer=Facts, dispatch=dispatch, limits=LIMITS):
+    nodes = targets(lock, names)
+    for target, answer in fan_out(
+        nodes, work, answer=Facts, dispatch=dispatch, limits=LIMITS, meanwhile=meanwhile
+    ):
         yield target.name, answer
 
 
@@ -53,6 +58,7 @@ def survey(
     *,
     dispatch: Dispatch = DIRECT,
     answered: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[NodeDrift]:
     """Return each node's drift, in the lock's order; a node that does not answer has a result too.
 
@@ -60,11 +66,13 @@ def survey(
 
     Args:
         answered: called for each node that answered or failed.
+        meanwhile: is called once while nodes are under way, for what the results will need.
     """
     found: dict[str, NodeDrift] = {}
     expected = {name: expectations(group) for name, group in lock.groups.items()}
     of_host = {host: expected[name] for name, group in lock.groups.items() for host in group.hosts}
     if dispatch.crew is not None:
+        meanwhile()
 
         def part(some: Collection[str]) -> Work[None, NodeDrift]:
             return partial(_survey_shard, for_worker(lock, some), dispatch.here())
@@ -75,7 +83,7 @@ def survey(
             found[name] = _from_worker(name, node, stated[name])
             answered()
         return [found[name] for name in of_host if name in found]
-    for name, answer in gather(lock, names, drift_parameters, dispatch=dispatch):
+    for name, answer in gather(lock, names, drift_parameters, dispatch=dispatch, meanwhile=meanwhile):
         found[name] = judge_answer(name, answer, of_host[name])
         answered()
     return [found[name] for name in of_host if name in found]

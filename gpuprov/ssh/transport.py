@@ -294,6 +294,7 @@ def fan_out(
     answer: Any = None,
     dispatch: Dispatch = DIRECT,
     limits: ConnectionLimits | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do `work` on every node, some at a time; yield answers as they become ready.
 
@@ -303,6 +304,7 @@ def fan_out(
     Args:
         answer: type of the work's result, with which workers' answers are validated, see `Dispatch.spread`.
             Without it, workers can answer only None.
+        meanwhile: is called once, while the first nodes are under way, for what the answers will need.
 
     A node's failure is yielded as its answer, not raised, and does not repeat the node's name. On an
     interruption, or if the caller takes no more answers, connections are closed without waiting for running
@@ -313,6 +315,7 @@ def fan_out(
     """
     limits = limits or ConnectionLimits()
     if dispatch.crew is not None:
+        meanwhile()
         by_name = {node.name: node for node in nodes}
         # A route depends on this machine's ~/.ssh/config: a worker computes its own.
         unrouted = {name: replace(node) for name, node in by_name.items()}
@@ -324,11 +327,15 @@ def fan_out(
         for name, found in dispatch.spread(part, unrouted, answer=answer):
             yield by_name[name], found
         return
-    yield from _fan_out_here(nodes, work, dispatch.forks, limits)
+    yield from _fan_out_here(nodes, work, dispatch.forks, limits, meanwhile)
 
 
 def _fan_out_here(
-    nodes: list[Target], work: Callable[[Session], T], forks: int, limits: ConnectionLimits
+    nodes: list[Target],
+    work: Callable[[Session], T],
+    forks: int,
+    limits: ConnectionLimits,
+    meanwhile: Callable[[], object],
 ) -> Iterator[tuple[Target, T | GpuprovError]]:
     """Do work on nodes from this process, as `fan_out` describes."""
     places, rest = max(1, min(forks, len(nodes))), iter(nodes)
@@ -345,6 +352,7 @@ def _fan_out_here(
 
         try:
             start(places)
+            meanwhile()
             while running:
                 done = finished.get()
                 node = running.pop(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuprov.cli.common import options
@@ -32,6 +33,15 @@ def notes_about(lock: Lock, nodes: Sequence[NodeDrift]) -> list[SecurityNote]:
     except GpuprovError as error:
         options.warn(f"nothing is known of security bulletins: {error}")
         return []
+
+
+def read_ahead(lock: Lock) -> None:
+    """Read the bulletins that `notes_about` uses; a failure is left to it."""
+    from gpuprov.catalog import load
+
+    if lock.security != "ignore":
+        with suppress(GpuprovError):
+            load()
 
 
 def print_notes(notes: Sequence[SecurityNote]) -> None:

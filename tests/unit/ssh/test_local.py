@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from gpuprov.model.fleet import parse_fleet
 from gpuprov.probe import here
 from gpuprov.probe.here import run_here
 from gpuprov.ssh import transport
+from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.route import route
 from gpuprov.ssh.transport import ConnectionLimits, LocalSession, Target, fan_out
 from gpuprov.verify.connection import here_argv
@@ -55,6 +59,28 @@ def test_commands_run_here_with_what_a_login_has(monkeypatch: pytest.MonkeyPatch
     assert f"PATH={here.SYSTEM_PATH}:/opt/conda/bin" in lines
     assert not [line for line in lines if line.startswith(("PYTHONPATH", "VIRTUAL_ENV"))]
     assert (lines[-1], message.code) == ("said", 3)
+
+
+def test_what_the_answers_need_is_done_while_the_node_is_under_way() -> None:
+    done = threading.Event()
+    [(_, answer)] = fan_out([HERE], lambda session: done.wait(10), meanwhile=done.set)
+    assert answer is True
+
+
+def test_workers_have_their_nodes_after_what_the_answers_need() -> None:
+    order: list[str] = []
+
+    class Alone:
+        """A crew of no workers."""
+
+        def do(self, part: Any, each: Any, **_: Any) -> Iterator[tuple[str, str]]:
+            order.append("workers")
+            yield "here", "answered"
+
+    dispatch = Dispatch(crew=Alone())
+    answers = fan_out([HERE], str, dispatch=dispatch, meanwhile=lambda: order.append("meanwhile"))
+    assert [answer for _, answer in answers] == ["answered"]
+    assert order == ["meanwhile", "workers"]
 
 
 def test_commands_start_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
