@@ -2,7 +2,8 @@
 # Temporary key, valid only for logins from this machine to itself and for some minutes: it tests that sshd accepts
 # logins.
 #
-#   throwaway.sh add LOGIN SECONDS KIND KEY    add it; print `file`, `made` (a created path), `listens`, `source`
+#   throwaway.sh add LOGIN SECONDS KIND KEY    add it; print `file`, `made` (a created path), `listens`, `source` (of a
+#                                              login)
 #   throwaway.sh remove FILE KEY [MADE...]     remove its line, and the created paths
 #   throwaway.sh hostkeys                      print the public host keys
 #
@@ -13,6 +14,7 @@ LC_ALL=C
 export PATH LC_ALL
 
 . keys.sh
+. sshd.sh
 refuse() {
     echo "$1" >&2
     exit 4
@@ -40,16 +42,35 @@ add() { # login, seconds, kind, key
     edit_keys add "$file" "$owner" "restrict,from=\"${own}127.0.0.1,::1\",expiry-time=\"$until\" $3 $4 gpuprov"
     echo "file $file"
     echo "$options" | sed -n 's/^listenaddress /listens /p'
-    ss -Htn state established 2>/dev/null | ours "$options" || :
+    sources "$own" "$(echo "$options" | sed -n 's/^port /or sport = :/p' | tr '\n' ' ')" || :
 }
 
-ours() { # sshd's options: print the source addresses of sshd's current connections
-    ports=$(echo "$1" | sed -n 's/^port //p')
-    while read -r _ _ local peer _; do
-        for port in $ports; do
-            case $local in *:"$port") echo "source ${peer%:*}" ;; esac
-        done
+sources() { # own addresses, filter of ss after `or`: print the source addresses of the current logins of others
+    rows=$(ss -Htne state established "${2#or }")
+    without=" $(strangers | tr '\n' ' ')"
+    still=$(ss -Htne state established "${2#or }") # a connection that has ended meanwhile is in no process
+    printf '%s\n' "$rows" | while read -r _ _ _ peer rest; do
+        case $rest in *ino:[1-9]*) ;; *) continue ;; esac # sshd has not accepted it yet
+        number=${rest#*ino:} number=${number%% *}
+        case $without in *" socket:[$number] "*) continue ;; esac
+        address=${peer%:*} address=${address#\[} address=${address%\]} address=${address#::ffff:}
+        case ,$1 in *",$address,"*) continue ;; esac # any user may log in from here, and the firewall lets that pass
+        case $still in *" ino:$number "*) echo "source ${peer%:*}" ;; esac
     done
+}
+
+strangers() { # print the sockets of sshd's connections without a login, which anybody on the network can keep open
+    for folder in /proc/[0-9]*; do
+        name='' parent='' # it can have ended
+        read -r name <"$folder/comm" || continue
+        case $name in sshd | sshd-session | sshd-auth) ;; *) continue ;; esac
+        while read -r key parent; do [ "$key" != PPid: ] || break; done <"$folder/status" || continue
+        # Others can have such a name: a user can have thousands of them, with titles of gigabytes.
+        is_root_s "/proc/$parent" sshd || is_root_s "/proc/$parent" sshd-session || continue
+        case $(head -c 200 "$folder/cmdline" | tr '\0' ' ' | sed 's/ *$//') in
+        *': [accepted]' | *' [net]' | *': [session-auth'*) find "$folder/fd" -lname 'socket:*' -printf '%l\n' ;;
+        esac
+    done 2>/dev/null
 }
 
 case $1 in
