@@ -38,6 +38,10 @@ class Login:
     sudo_password: str | None = None
     ask: Callable[[], str | None] = lambda: None
 
+    def by_key(self) -> Login:
+        """Return the same login without passwords, and without a prompt for one."""
+        return replace(self, password=None, sudo_password=None, ask=lambda: None)
+
 
 @dataclass
 class Contact:

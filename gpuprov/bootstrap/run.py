@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -66,6 +66,7 @@ class NodeResult:
     """The result of one node.
 
     Attributes:
+        known: whether a host key of it was known before.
         changed: changes, each as a line for the user.
         notes: other lines for the user.
         host_keys: all host keys, `TYPE BASE64`, as the node reports them after the login.
@@ -75,6 +76,7 @@ class NodeResult:
 
     name: str
     target: Target
+    known: bool = False
     changed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     host_keys: list[str] = field(default_factory=list)
@@ -89,14 +91,19 @@ def bootstrap(
     keys: Pinned,
     *,
     confirm: Confirm,
+    named: Collection[str],
     forks: int = 32,
 ) -> list[NodeResult]:
     """Prepare nodes with their first login for the fleet's login; nodes that are prepared are not changed.
+
+    Passwords go only to nodes whose host key was not known before, and to those that the person has named: a
+    prepared node that was taken over could refuse the fleet's key, and get the password of new ones.
 
     Args:
         targets: nodes with the fleet's connection settings.
         keys: returns the host keys for a route.
         confirm: called with node name → fingerprint of unknown host keys; returns whether they are correct.
+        named: nodes that the person has named.
 
     Returns:
         The result of each node, in the order of `targets`; a failure is part of it and not raised.
@@ -109,7 +116,14 @@ def bootstrap(
             zip((n.name for n in first), pool.map(lambda n: _reach(n, login), first), strict=True)
         )
         _settle_host_keys([node for node in first if contacts[node.name]], contacts, keys, confirm)
-        list(pool.map(lambda node: _first_login(node, contacts[node.name], goal, login, keys), first))
+        list(
+            pool.map(
+                lambda node: _first_login(
+                    node, contacts[node.name], goal, login, keys, trusted=not node.known or node.name in named
+                ),
+                first,
+            )
+        )
         list(pool.map(lambda node: _prove(node, goal), [node for node in nodes if node.failure is None]))
     return nodes
 
@@ -118,13 +132,14 @@ def _known_login(node: NodeResult, goal: Goal, keys: Pinned) -> bool:
     """Prepare a node with the fleet's login, if it works; return whether a first login is needed.
 
     A first login is needed if no host key is pinned, or if the login or sudo fails. Other errors are recorded
-    in `node`.
+    in `node`, and whether a host key was known.
     """
     way = contained(node.name, lambda: node.target.route)
     if isinstance(way, GpuprovError):
         node.failure = way
         return False
-    if not keys(way).knows(*way.pinned_as):
+    node.known = keys(way).knows(*way.pinned_as)
+    if not node.known:
         return True
 
     def prepare() -> None:
@@ -175,17 +190,23 @@ def _settle_host_keys(
                 node.failure = Unreachable("its host key was not confirmed", expected=shown[node.name])
 
 
-def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: Pinned) -> None:
+def _first_login(
+    node: NodeResult, contact: Contact | None, goal: Goal, login: Login, keys: Pinned, *, trusted: bool
+) -> None:
     """Pin the host key, log in, prepare the node, and pin all host keys that it reports.
 
     The login is made again as the user that cloud-init names, if it refuses root. An error is recorded in
     `node`.
 
     A node that has failed before is left as it is.
+
+    Args:
+        trusted: whether it may get a password.
     """
     if contact is None or node.failure is not None:
         return
     key, way = contact.host_key, contact.target.route
+    stated, login = login, login if trusted else login.by_key()
 
     def log_in() -> None:
         keys(way).pin(*way.pinned_as, [f"{key.get_name()} {key.get_base64()}"])
@@ -202,7 +223,20 @@ def _first_login(node: NodeResult, contact: Contact | None, goal: Goal, login: L
             node.notes.append(f"host keys that cannot be read, not pinned: {unread}")
 
     node.failure = contained(node.name, log_in)
+    withheld = not trusted and (contact.takes_passwords or stated.password or stated.sudo_password)
+    if withheld and isinstance(node.failure, (Unreachable, NodeFailed)):
+        node.failure = _without_password(node.name, node.failure)
     contact.close()
+
+
+def _without_password(name: str, failure: GpuprovError) -> GpuprovError:
+    """Return the failure of a login to which no password was sent, with the command that sends one."""
+    kind = Unreachable if isinstance(failure, Unreachable) else NodeFailed
+    return kind(
+        f"{failure.seen}; it got no password, because its host key was known before",
+        expected="a new node, or one that the command names",
+        do=f"if the password is meant for it too: gpuprov bootstrap {name}, with --ask-pass or -K",
+    )
 
 
 def _prepare(node: NodeResult, session: Session, goal: Goal, password: str | None) -> None:

@@ -75,8 +75,9 @@ def command(
 
     The fleet's user gets the public keys and sudo, Python is installed, host keys are pinned in the fleet's
     known-hosts file, and password logins are disabled after a new login by key has worked. Nothing changes
-    where this is done already. If the fleet states secure_boot, the enrolment of its certificate is
-    prepared, and the remaining steps at the console are printed.
+    where this is done already. A password goes only to hosts whose host key was not known before, and to
+    those that HOSTS names, not by a group. If the fleet states secure_boot, the enrolment of its certificate
+    is prepared, and the remaining steps at the console are printed.
     """
     from gpuprov.bootstrap.contact import Login
     from gpuprov.bootstrap.hostkeys import host_keys
@@ -108,7 +109,9 @@ def command(
 
     for each in chosen:
         pinned(each.route)
-    nodes = bootstrap(chosen, goal, login, pinned, confirm=_confirm(accept_new), forks=forks)
+    nodes = bootstrap(
+        chosen, goal, login, pinned, confirm=_confirm(accept_new), named=_named(fleet, hosts), forks=forks
+    )
     _tell(nodes, files.values(), output)
     return worst(*(node.failure.exit_code for node in nodes if node.failure))
 
@@ -122,7 +125,6 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
     Raises:
         InvalidInput: not a set of nodes, not in the fleet, or a stated host is this machine.
     """
-    from gpuprov.model.nodeset import expand
     from gpuprov.ssh.transport import Target
 
     known = {
@@ -131,12 +133,7 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
         for host, address in group.hosts.items()
         if address != LOCAL or host in stated
     }
-    wanted: list[str] = []
-    for text in stated:
-        try:
-            wanted += fleet.groups[text].hosts if text in fleet.groups else expand(text)
-        except ValueError as error:
-            raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
+    wanted = [name for text in stated for name in _set_of(fleet, text)]
     if unknown := sorted(set(wanted) - set(known)):
         raise InvalidInput(
             f"fleet.yml has no host {', '.join(unknown)}", do="add it to a group of fleet.yml first"
@@ -145,6 +142,25 @@ def _targets(fleet: Fleet, stated: tuple[str, ...]) -> list[Target]:
     if here := [each.name for each in chosen if each.address == LOCAL]:
         raise InvalidInput(f"{here[0]} is this machine, which needs no login", do="gpuprov lock")
     return chosen
+
+
+def _set_of(fleet: Fleet, text: str) -> list[str]:
+    """Return the hosts of a group of the fleet, or of a set of nodes, which the fleet may not have.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    from gpuprov.model.nodeset import expand
+
+    try:
+        return list(fleet.groups[text].hosts) if text in fleet.groups else expand(text)
+    except ValueError as error:
+        raise InvalidInput(f"not a set of nodes: {text!r}", expected=str(error)) from None
+
+
+def _named(fleet: Fleet, stated: tuple[str, ...]) -> set[str]:
+    """Return the hosts that sets of nodes name, without those of groups; raises as `_set_of`."""
+    return {name for text in stated if text not in fleet.groups for name in _set_of(fleet, text)}
 
 
 def login_password(descriptor: int | None, *, ask: bool) -> str | None:

@@ -302,7 +302,8 @@ class Server:
         options.note(f"{self.host} must be prepared first: {why.seen}")
         self._agree()
         goal = Goal({self.target.name: public_keys(self.target.route, keys)})
-        [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False)
+        named = [self.target.name]
+        [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False, named=named)
         for line in [*node.changed, *node.notes]:
             options.note(f"    {line}")
         if node.failure:

@@ -123,7 +123,8 @@ class Site:
         """Return the failure of `bootstrap --accept-new` with a password."""
         login = Login("root", self.port, None, "S3cret", None, lambda: None)
         goal = Goal({"gpu01": ("ssh-ed25519 AAAA x",)})
-        [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: True)
+        named = [self.target.name]
+        [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: True, named=named)
         return str(node.failure)
 
 
