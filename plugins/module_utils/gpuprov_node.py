@@ -97,8 +97,15 @@ def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
 
 
 def output(*argv: str, seconds: float = 60) -> str:
-    """Return a program's standard output at any exit status; empty if it is missing or exceeded the limit."""
-    return run(*argv, seconds=seconds)[1]
+    """Return a program's standard output at any exit status; empty if it is missing.
+
+    Raises:
+        Failed: it exceeded the time limit: its answer is then not known, which is something else than none.
+    """
+    status, said = run(*argv, seconds=seconds)
+    if status == TIMED_OUT:
+        raise Failed(f"`{' '.join(argv)[:80]}` gave no answer in {seconds:g} s", status)
+    return said
 
 
 def os_release(path: str = "/etc/os-release") -> "dict[str, str]":

@@ -1,0 +1,41 @@
+"""Programs that give no answer in time: that is not known, and is no empty answer."""
+
+from __future__ import annotations
+
+import gpuprov_node
+import gpuprov_repos
+import gpuprov_sshd
+import pytest
+from gpuprov_failures import Failed
+
+from gpuprov.probe.node import effective
+
+
+def test_a_late_answer_is_no_empty_one() -> None:
+    with pytest.raises(Failed, match=r"^`sleep 5` gave no answer in 0\.1 s$"):
+        gpuprov_node.output("sleep", "5", seconds=0.1)
+
+
+def test_a_missing_program_and_an_empty_answer_are() -> None:
+    assert gpuprov_node.output("no-such-program") == gpuprov_node.output("false") == ""
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program answers in time."""
+    monkeypatch.setattr(gpuprov_node, "run", lambda *_words, seconds=60: (gpuprov_node.TIMED_OUT, ""))
+
+
+@pytest.mark.usefixtures("late")
+def test_sockets_that_ss_does_not_list_in_time_are_not_taken_for_none() -> None:
+    with pytest.raises(Failed, match="`ss -Hltne` gave no answer in 60 s"):
+        gpuprov_sshd.listening()
+
+
+@pytest.mark.usefixtures("late")
+def test_a_repository_is_not_hidden_by_keeping_dnf_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = gpuprov_repos.Repository("/etc/yum.repos.d/x.repo", 1, "x", ("https://x.example",), True, "")
+    monkeypatch.setattr(gpuprov_repos, "repositories", lambda: [other])
+    monkeypatch.setattr(effective, "find_program", lambda name: None if name == "apt-get" else name)
+    with pytest.raises(Failed, match="gave no answer in 25 s"):
+        effective.offers({"repositories": [], "held": ["nvidia-driver"], "packages": []})
