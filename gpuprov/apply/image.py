@@ -24,6 +24,7 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import InvalidInput, NodeFailed, Refused
+from gpuprov.files.ways import above, ways
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.firstboot.files import (
     NODE,
@@ -52,8 +53,6 @@ WANTED = Path(f"/etc/systemd/system/multi-user.target.wants/{UNIT}")
 ENDED = Path("/var/lib/gpuprov/first-boot")
 ROOT = 0
 """The user as whom the first-boot unit runs the program that made the image."""
-LINKS = 40
-"""Most links that Linux follows in a path, path_resolution(7)."""
 UNBOOTED = {"preflight_booted": False, "system_tuning_booted": False, "containerd_booted": False}
 
 
@@ -144,11 +143,9 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
             a folder of `CLEARED`; also where a link leads to it, or to another link.
     """
     for place in places:
-        ways = list(_ways(place))
-        above = (each for path in ways for each in (path, *path.parents))
-        if any(path.is_relative_to(each) for path in ways for each in CLEARED):
+        if any(path.is_relative_to(each) for path in ways(place) for each in CLEARED):
             seen = "a boot may delete it"
-        elif theirs := next(filter(_is_of_others, above), None):
+        elif theirs := next(filter(_is_of_others, above(place)), None):
             seen = f"other users can replace it, by {theirs}"
         else:
             continue
@@ -159,22 +156,16 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
         )
 
 
-def _ways(path: Path) -> Iterator[Path]:
-    """Yield a path, then with the target in place of its first link, and so on until it has no link."""
-    for _ in range(LINKS):
-        yield path
-        link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
-        if link is None:
-            return
-        path = link.parent / link.readlink() / path.relative_to(link)
-
-
 def _is_of_others(path: Path) -> bool:
-    """Return whether a user other than root can write a file or folder; False if it does not exist."""
+    """Return whether a user other than root can write a file or folder, or owns a link; False if it does not
+    exist.
+    """
     try:
-        about = path.stat()
+        about = path.lstat()
     except FileNotFoundError:
         return False
+    if stat.S_ISLNK(about.st_mode):  # all links have the mode 777
+        return about.st_uid != ROOT
     by_all = about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX
     by_group = about.st_mode & stat.S_IWGRP and about.st_gid != ROOT
     return about.st_uid != ROOT or bool(by_all or by_group)

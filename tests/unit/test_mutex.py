@@ -16,6 +16,7 @@ from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit, Refused
 from gpuprov.files import mutex
 from gpuprov.files.runs import cache_dir, make_folder, new_run, state_dir
+from gpuprov.files.ways import ways
 from gpuprov.model.exclusive import exclusive
 from gpuprov.ssh.workers.certificates import make_certificates
 
@@ -117,6 +118,35 @@ def test_state_in_a_folder_of_another_user_is_refused(
     above.chmod(mode | stat.S_ISVTX)
     monkeypatch.setenv("HOME", str(above if owner else tmp_path))
     assert state_dir() == above / "state/gpuprov"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's link")
+@pytest.mark.parametrize("shared", [False, True])
+def test_state_behind_a_link_that_another_user_can_replace_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """They could make it lead to another folder of the operator."""
+    between, theirs = tmp_path / "between", tmp_path / "between/link"
+    between.mkdir()
+    (tmp_path / "own").mkdir()
+    theirs.symlink_to("../own")
+    (tmp_path / "state").symlink_to(theirs)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert state_dir() == tmp_path / "state/gpuprov"
+    if shared:
+        between.chmod(0o1777)
+        os.chown(theirs, 65534, 65534, follow_symlinks=False)
+    else:
+        os.chown(between, 65534, 65534)
+    with pytest.raises(Refused, match=f"is not safe: {theirs if shared else between} belongs to user 65534"):
+        state_dir()
+
+
+def test_links_that_lead_to_each_other_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b/x")
+    (tmp_path / "b").symlink_to("a/y")
+    with pytest.raises(OSError, match="symbolic links"):
+        list(ways(tmp_path / "a/z"))
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:

@@ -183,6 +183,27 @@ def test_a_program_that_a_boot_deletes_is_run_on_no_machine(installed: Path) -> 
         module.refuse_program_of_others([installed / "cleared/bin/gpuprov"])
 
 
+def test_a_folder_that_a_boot_deletes_is_seen_behind_two_dots(installed: Path) -> None:
+    (installed / "opt").rename(installed / "venv")
+    (installed / "cleared/link").symlink_to(installed / "venv")
+    (installed / "srv").mkdir()
+    (installed / "srv/opt").symlink_to("../cleared/link")
+    with pytest.raises(Refused, match="a boot may delete it"):
+        module.refuse_program_of_others([installed / "srv/opt/bin/gpuprov"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's link")
+def test_a_link_of_another_user_in_a_shared_folder_leads_to_no_program(installed: Path) -> None:
+    (installed / "scratch").mkdir()
+    (installed / "scratch").chmod(0o1777)
+    link = installed / "scratch/opt"
+    link.symlink_to(installed / "opt")
+    module.refuse_program_of_others([link / "bin/gpuprov"])
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(Refused, match=f"other users can replace it, by {link}; expected"):
+        module.refuse_program_of_others([link / "bin/gpuprov"])
+
+
 def test_an_image_is_not_made_with_a_program_of_others(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(places: list[Path]) -> None:
         raise Refused(" ".join(map(str, places)))
