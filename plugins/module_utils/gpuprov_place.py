@@ -120,6 +120,17 @@ class Place:
         finally:
             os.close(handle)
 
+    def require_trusted(self, about: os.stat_result) -> None:
+        """Check that a file in a folder of all users, such as /tmp, is not another user's, who would own what
+        is written there; as fs.protected_regular, the folder's owner may.
+
+        Raises:
+            Refused: it is.
+        """
+        folder = os.fstat(self.folder)
+        if is_shared(folder) and about.st_uid not in (os.geteuid(), folder.st_uid):
+            raise Refused(self.path, "belongs to another user, in a folder of all users")
+
     def _require_regular(self, about: os.stat_result) -> None:
         """Check that a stat result is a regular file's.
 
@@ -247,7 +258,7 @@ class _Walk:
             raise self._error(errno.ELOOP)
         if uid not in (0, os.geteuid()):
             about = os.fstat(self.here)
-            if about.st_mode & 0o1002 == 0o1002 and uid != about.st_uid:  # as fs.protected_symlinks
+            if is_shared(about) and uid != about.st_uid:  # as fs.protected_symlinks
                 raise Refused(self.path, "leads through a link of another user in a folder of all users")
             self.link_owners.add(uid)
         self.names = _names(target) + self.names
@@ -257,6 +268,11 @@ class _Walk:
     def _error(self, number: int) -> OSError:
         """Return the operating system's error of that number for the path."""
         return OSError(number, os.strerror(number), self.path)
+
+
+def is_shared(folder: os.stat_result) -> bool:
+    """Return whether all users may create files in a folder, and each removes only their own, as in /tmp."""
+    return folder.st_mode & 0o1002 == 0o1002
 
 
 def _names(path: str) -> "list[str]":

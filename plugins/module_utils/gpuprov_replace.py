@@ -176,6 +176,7 @@ class TemporaryReplacement:
         """Create the temporary file with content, owner, mode and attributes, and write it to the disk.
 
         Raises:
+            Refused: another user has created the old file in a folder of all users, and would own the new one.
             OSError: a step failed, or the file does not have the size that was written.
         """
         clean(self.place.folder)
@@ -188,6 +189,7 @@ class TemporaryReplacement:
         if owner:
             os.fchown(self._handle, *owner)
         elif old.about is not None and mode is not None:
+            self.place.require_trusted(old.about)
             mode = _keep_owner(self._handle, old.about, mode)
         size = self._write([content] if isinstance(content, bytes) else content)
         if mode is not None:

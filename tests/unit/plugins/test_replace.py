@@ -255,6 +255,30 @@ def test_a_link_planted_in_a_folder_of_all_users_is_not_followed(tmp_path: Path)
     assert names(theirs) == []
 
 
+@ROOT_ONLY
+@pytest.mark.parametrize("mode", [None, 0o600])
+def test_a_file_created_first_in_a_folder_of_all_users_does_not_become_theirs(
+    tmp_path: Path, mode: int | None
+) -> None:
+    """Its creator would own what is written there, such as modules that a controller then signs."""
+    tmp_path.chmod(0o1777)
+    report = tmp_path / "report"
+    report.write_bytes(b"theirs")
+    os.chown(report, STRANGER, -1)
+    for write in (
+        lambda: replace(str(report), b"secret", mode),
+        lambda: edit_lines(str(report), lambda _: False, [b"secret"]),
+    ):
+        with pytest.raises(gpuprov_place.Refused, match="belongs to another user, in a folder of all users"):
+            write()
+    assert (report.read_bytes(), names(tmp_path)) == (b"theirs", ["report"])
+    replace(str(report), b"of its user", 0o600, (STRANGER, STRANGER))
+    assert report.stat().st_uid == STRANGER
+    os.chown(tmp_path, STRANGER, -1)  # a shared folder of that user
+    replace(str(report), b"new", mode)
+    assert (report.read_bytes(), report.stat().st_uid) == (b"new", STRANGER)
+
+
 def test_a_file_that_is_too_large_is_not_read(file: Path) -> None:
     os.truncate(file, 200 << 30)  # sparse
     for reads in (lambda: read(str(file)), lambda: edit_lines(str(file), lambda _: False, [b"ours"])):
