@@ -20,6 +20,7 @@ from pathlib import Path
 import gpuprov
 from gpuprov.access.deadman import LIMITS, as_root, last_line
 from gpuprov.errors import GpuprovError, NodeFailed, Refused
+from gpuprov.files.ways import ways
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.here import KEPT
 from gpuprov.ssh.transport import Target, open_session
@@ -139,7 +140,7 @@ def refuse_what_is_lost(password: str | None) -> None:
 
     Raises:
         Cannot: sudo requires a password, or gpuprov or the working directory is in a folder that a boot may
-            clear.
+            clear, also by a link.
     """
     if password is not None:
         raise Cannot(
@@ -147,7 +148,9 @@ def refuse_what_is_lost(password: str | None) -> None:
             do="run gpuprov as root, or reboot it yourself, then apply again",
         )
     for place in (sys.executable, str(Path(gpuprov.__file__).parent), str(Path.cwd())):
-        cleared = next((each for each in CLEARED if Path(place).is_relative_to(each)), None)
+        cleared = next(
+            (each for way in ways(Path(place)) for each in CLEARED if way.is_relative_to(each)), None
+        )
         if cleared:
             raise Cannot(
                 f"{place} may be deleted at boot, which can clear {cleared}",

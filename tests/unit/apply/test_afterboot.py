@@ -157,6 +157,22 @@ def test_nobody_types_a_password_after_a_boot() -> None:
         refuse_what_is_lost("secret")
 
 
+def test_a_program_behind_a_link_to_a_folder_that_a_boot_clears_is_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another user could create it again there, and root would start it at the next boot."""
+    for name in ("cleared", "opt"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(afterboot, "CLEARED", (str(tmp_path / "cleared"),))
+    (tmp_path / "cleared/python").touch()
+    (tmp_path / "opt/python").symlink_to("../cleared/python")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "opt/python"))
+    monkeypatch.setattr("gpuprov.__file__", "/opt/gpuprov/__init__.py")
+    monkeypatch.chdir("/")
+    with pytest.raises(Cannot, match="opt/python may be deleted at boot"):
+        refuse_what_is_lost(None)
+
+
 def test_the_unit_says_what_systemd_reads_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names with spaces, quotes, dollar and percent signs are read back unchanged by systemd."""
     folder = tmp_path / 'a "fleet" of 100% $HOME'
