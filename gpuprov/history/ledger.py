@@ -21,6 +21,10 @@ BY_NAME = "name:"
 """Beginning of the key of a node whose firmware states no serial number."""
 Key = tuple[str, bool]
 """Key of a node or a GPU, and whether it is a GPU."""
+EVENTS = 256
+"""Maximum number of events of one node that an examination adds: the ledger is kept for ever, and is read
+whole. Of more, such as from GPUs with another serial number each time, the others follow with the next ones.
+"""
 COUNTED: tuple[Kind, ...] = ("fault", "reset", "reboot", "power", "mended", "rejected")
 
 
@@ -85,8 +89,9 @@ def sole_serials(stated: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_diagnosis(found: Diagnosis, fleet: str, at: str, known: Iterable[Event], run: str = "") -> list[Event]:
-    """Return the faults that appeared on a node, and those that are gone. A diagnosis without examination, or
-    with a rule that could not judge, does not end a fault, nor does one under another name.
+    """Return the faults that appeared on a node, and those that are gone, at most `EVENTS`. A diagnosis
+    without examination, or with a rule that could not judge, does not end a fault, nor does one under another
+    name.
 
     Args:
         known: events of the node's machine, in the order in which they were recorded.
@@ -105,9 +110,11 @@ def of_diagnosis(found: Diagnosis, fleet: str, at: str, known: Iterable[Event], 
         for unit in [gpu_serial(gpu) for gpu in concerned(fault, found.gpus)] or [""]
     }
     blind = {rule for rule, _ in found.unknown}
-    new: list[tuple[str, str, Kind]] = [(*each, "fault") for each in sorted(now - before)]
-    new += [(*each, "gone") for each in sorted(own & before - now) if each[1] not in blind]
-    return [Event(at, fleet, found.host, machine, unit, kind, rule, run) for unit, rule, kind in new]
+    new: list[tuple[str, str, Kind]] = [
+        (*each, "gone") for each in sorted(own & before - now) if each[1] not in blind
+    ]
+    new += [(*each, "fault") for each in sorted(now - before)]
+    return [Event(at, fleet, found.host, machine, unit, kind, rule, run) for unit, rule, kind in new[:EVENTS]]
 
 
 def standing(events: Iterable[Event], machine: str) -> set[tuple[str, str]]:

@@ -12,7 +12,16 @@ from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis
 from gpuprov.errors import Unreachable
 from gpuprov.history import History
-from gpuprov.history.ledger import Event, Kind, machine_key, of_diagnosis, out_now, worst
+from gpuprov.history.ledger import (
+    EVENTS,
+    Event,
+    Kind,
+    machine_key,
+    of_diagnosis,
+    out_now,
+    standing,
+    worst,
+)
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -49,6 +58,20 @@ def test_a_fault_is_recorded_when_it_appears_and_when_it_is_gone() -> None:
     [offender] = worst(ledger, now=NOW)
     assert (offender.key, offender.nodes) == ("SN7", ["gpu01", "renamed"])
     assert (offender.counts["fault"], offender.rules) == (3, {"a.b": 2, "c.d": 1})
+
+
+def test_a_node_that_states_other_faults_each_time_adds_a_limited_number_of_events() -> None:
+    ledger: list[Event] = []
+    for turn in range(8):
+        rules = [f"rule{turn}.number{number}" for number in range(EVENTS - 50)]
+        new = of_diagnosis(diagnosis(*rules), "/f", "2026-01-31T00:00:00+00:00", ledger)
+        assert len(new) <= EVENTS
+        ledger += new
+    for left in (EVENTS, EVENTS, EVENTS, 0):  # what was left out follows
+        new = of_diagnosis(diagnosis("last.one"), "/f", "2026-01-31T00:00:00+00:00", ledger)
+        assert len(new) <= left
+        ledger += new
+    assert standing(ledger, "SN7") == {("", "last.one")}
 
 
 def test_hours_out_of_service_and_who_is_worst() -> None:
