@@ -21,7 +21,7 @@ from pathlib import Path
 import gpuprov_dnf
 from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
-from gpuprov_node import database, os_release, run
+from gpuprov_node import database, os_release, output, run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
@@ -131,13 +131,13 @@ def foreign_packages(pattern: str, sources: list) -> dict:
 
     The origin of a version that no repository offers any more is unknown; such a package is left out.
     """
-    names = run("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")[1]
+    names = output("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
     if not installed:
         return {}
     # ` 500 URL bookworm/main amd64 Packages`, of a flat repository ` 500 URL  Packages`
     release = re.compile(r"(?m)^ +-?\d+ (\S+ .*)Packages\n +release .*?\bo=([^,\n]*)")
-    origins = dict(release.findall(run("apt-cache", "policy")[1]))
+    origins = dict(release.findall(output("apt-cache", "policy")))
 
     def wanted(offer: str, url: str) -> bool:
         return any(
@@ -146,7 +146,7 @@ def foreign_packages(pattern: str, sources: list) -> dict:
         )
 
     foreign = {}
-    for part in re.split(r"(?m)^(?=\S)", run("apt-cache", "policy", *installed)[1])[1:]:
+    for part in re.split(r"(?m)^(?=\S)", output("apt-cache", "policy", *installed))[1:]:
         name = part.split(":\n")[0]
         current = re.search(r"(?m)^ \*\*\* \S+.*\n((?: {8,}.*\n?)*)", part)
         offers = re.findall(r"-?\d+ ((\S+) .*)Packages", current.group(1)) if current else []
@@ -207,13 +207,13 @@ def has(lists: bytes, certificate: str) -> bool:
 def unfinished() -> bool:
     """Return whether dpkg or apt must finish earlier work before it can install anything."""
     journal = any(path.name.isdecimal() for path in Path("/var/lib/dpkg/updates").iterdir())
-    return journal or bool(run("dpkg", "--audit")[1].strip()) or run("apt-get", "check", "-qq")[0] == 100
+    return journal or bool(output("dpkg", "--audit").strip()) or run("apt-get", "check", "-qq")[0] == 100
 
 
 def lost() -> list[str]:
     """Return the packages that gpuprov's roles installed and that are no longer there."""
     form = "${db:Status-Status} ${Package}\n"
-    rows = [line.split() for line in run("dpkg-query", "-W", "-f", form)[1].splitlines()]
+    rows = [line.split() for line in output("dpkg-query", "-W", "-f", form).splitlines()]
     there = {name for status, name in rows if status not in ("not-installed", "config-files")}
     ours = {name for path in RECORDS.glob("*") for name in path.read_text().split()}
     return sorted(ours - there)

@@ -9,6 +9,7 @@ import pytest
 from gpuprov_failures import Failed
 
 from gpuprov.probe.node import effective
+from tests.unit.roles.scripts import script
 
 
 def test_a_late_answer_is_no_empty_one() -> None:
@@ -30,6 +31,12 @@ def late(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sockets_that_ss_does_not_list_in_time_are_not_taken_for_none() -> None:
     with pytest.raises(Failed, match="`ss -Hltne` gave no answer in 60 s"):
         gpuprov_sshd.listening()
+
+
+@pytest.mark.usefixtures("late")
+def test_packages_that_dpkg_does_not_list_in_time_are_not_taken_for_none() -> None:
+    with pytest.raises(Failed, match="gave no answer in 60 s"):
+        script("preflight").foreign_packages("nvidia-.*", [None])
 
 
 @pytest.mark.usefixtures("late")

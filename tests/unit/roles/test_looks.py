@@ -389,7 +389,7 @@ def test_packages_of_another_repository(
             return 0, "ii  nvidia-smi\nii  libc6\nrc  nvidia-driver\n"
         return 0, policy if argv[2:] else POLICY_OF_SOURCES
 
-    monkeypatch.setattr(preflight, "run", run)
+    monkeypatch.setattr(gpuprov_node, "run", run)
     assert preflight.foreign_packages("nvidia-(smi|driver)", sources) == foreign
 
 
@@ -719,7 +719,7 @@ def test_package_of_ours_that_somebody_took_away_is_lost(
     (tmp_path / "nccl").write_text("libnccl2\n")
     rows = "installed libcudnn9-cuda-12\nconfig-files libcudnn9-headers-cuda-12\ninstalled libnccl2\n"
     monkeypatch.setattr(preflight, "RECORDS", tmp_path)
-    monkeypatch.setattr(preflight, "run", lambda *_: (0, rows))
+    monkeypatch.setattr(gpuprov_node, "run", lambda *_, **_limit: (0, rows))
     assert preflight.lost() == ["libcudnn9-headers-cuda-12"]
 
 
