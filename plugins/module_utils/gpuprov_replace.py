@@ -176,7 +176,7 @@ class TemporaryReplacement:
         """Create the temporary file with content, owner, mode and attributes, and write it to the disk.
 
         Raises:
-            Refused: another user has created the old file in a folder of all users, and would own the new one.
+            Refused: the old file is another user's in a folder of all users, who would own the new one.
             OSError: a step failed, or the file does not have the size that was written.
         """
         clean(self.place.folder)
