@@ -17,7 +17,11 @@ from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.user_files import checksum_of
 
-PROCESSES = "ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes="
+PROCESSES = (
+    "rows=$(ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=) || exit;"
+    " grep -aE '^ *(1|[0-9]+ +0 +0) ' <<END\n$rows\nEND\n:"
+)
+"""Root's processes of this name, and process 1: a user can have any number of that name."""
 TITLES = "ps -ww -o pid=,args= -p %s"
 """Command lines of root's processes alone: those of users can be of any length."""
 # Not by `ss -p`, which looks at all open files of all processes: a user can have millions.

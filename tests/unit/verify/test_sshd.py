@@ -17,6 +17,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.verify.observers.sshd import (
     ASKED_MAX,
     LISTENERS_MAX,
+    PROCESSES,
     SOCKETS,
     TIMES,
     Answer,
@@ -27,7 +28,7 @@ from gpuprov.verify.observers.sshd import (
 from tests.unit.programs import write_program
 
 MACHINE = {
-    "ps -C sshd": "1 0 0 1 0\n9 0 0 1 0\n",
+    "rows=$(ps -C sshd": "1 0 0 1 0\n9 0 0 1 0\n",
     "ps -ww": "9 sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups\n",
     "readlink /proc/": "/usr/sbin/sshd\n/usr/sbin/sshd\n",
     "sockets=$(ss": "LISTEN 0 128 0.0.0.0:22 0.0.0.0:* ino:7 sk:1\n",
@@ -113,9 +114,9 @@ def test_too_many_different_listeners_are_a_failure() -> None:
     same = "".join(title.format(9 + each, 22) for each in range(2 * LISTENERS_MAX))
     other = "".join(title.format(9 + each, 22 + each) for each in range(2 * LISTENERS_MAX))
     processes = "1 0 0 1 0\n" + "".join(f"{9 + each} 0 0 1 0\n" for each in range(2 * LISTENERS_MAX))
-    _, observer = machine({"ps -C sshd": processes, "ps -ww": same})
+    _, observer = machine({"rows=$(ps -C sshd": processes, "ps -ww": same})
     assert len({each.options for each in observer.listeners}) == 1
-    node, observer = machine({"ps -C sshd": processes, "ps -ww": other})
+    node, observer = machine({"rows=$(ps -C sshd": processes, "ps -ww": other})
     with pytest.raises(NodeFailed, match="more than 8 processes of sshd listen"):
         observer.answers("ops")
     assert len(node.asked) <= LISTENERS_MAX + 3
@@ -146,7 +147,7 @@ def test_ports_of_sshd_are_those_of_its_options() -> None:
 def test_only_the_command_lines_of_root_s_sshd_are_read() -> None:
     """Leave out a setuid program, and users' ones: theirs can be of any length."""
     processes = "1 0 0 1 0\n9 0 0 1 0\n10 0 1000 1 0\n11 1000 1000 1 0\n"
-    node, observer = machine({"ps -C sshd": processes, "ps -ww": "9 /usr/sbin/sshd -D\n"})
+    node, observer = machine({"rows=$(ps -C sshd": processes, "ps -ww": "9 /usr/sbin/sshd -D\n"})
     assert [each.pid for each in observer.listeners] == ["9"]
     assert [command for command in node.asked if command.startswith("ps -ww")] == [
         "ps -ww -o pid=,args= -p 9"
@@ -179,6 +180,16 @@ def test_sockets_of_users_are_not_in_the_answer(tmp_path: Path) -> None:
 
     assert said(tmp_path) == (0, f"{rows}\n")
     assert said(tmp_path / "none")[0] == 3
+
+
+def test_processes_of_users_named_sshd_are_not_in_the_answer(tmp_path: Path) -> None:
+    rows = ["      1     0     0 4026531836  99", "     59     0     0 4026531836  90"]
+    users = [f"{pid} 1000  1000 4026531836  9" for pid in range(100, 300_000)]
+    (tmp_path / "rows").write_text("\n".join([rows[0], *users, rows[1], " 70 0 1000 4026531836 9\n"]))
+    write_program(tmp_path / "ps", f"cat {tmp_path}/rows")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", PROCESSES], capture_output=True, check=True, env={"PATH": path})
+    assert done.stdout.decode().splitlines() == rows
 
 
 @pytest.mark.parametrize("path", ["none", "run/sshd.pid", "/run/a b", "/run/$(id)", "/run/\N{EM DASH}", "-x"])
