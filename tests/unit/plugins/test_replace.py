@@ -260,7 +260,7 @@ def test_a_link_planted_in_a_folder_of_all_users_is_not_followed(tmp_path: Path)
 def test_a_file_created_first_in_a_folder_of_all_users_does_not_become_theirs(
     tmp_path: Path, mode: int | None
 ) -> None:
-    """Its creator would own what is written there, such as modules that a controller then signs."""
+    """Refuse it: its creator would own what is written there, such as modules that a controller signs."""
     tmp_path.chmod(0o1777)
     report = tmp_path / "report"
     report.write_bytes(b"theirs")
