@@ -42,17 +42,18 @@ _WITHOUT_HANDLE = re.compile(
     r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0): (GPU is lost|Unknown Error)"
 )
 _ASLEEP = re.compile(
-    r"(?:pci|nvidia) ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0): "
-    r"(?:(?:Unable to|can't) change power state from D3cold to D0"
-    r"|Refused to change power state, currently in D3)"
+    r"(?:pci|nvidia|vfio-pci) ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0): "
+    r"(?:(?:Unable to|can't) change power state from (?:D3cold|D3hot|unknown) to D0"
+    r"|Refused to change power state(?:, currently in D3| from D3\w{0,4} to D0))"
 )
-"""The kernel's message, and that of older kernels."""
+"""The kernel's message, and those of older kernels."""
+_RECENT_S = 24 * 3600
 
 
 @rule("bus.lost", "D60", "D49", "X79", source="op-trouble bbswitch-226 drivers-common-12 bumblebee-739")
 def lost(seen: Examination) -> Iterator[Fault]:
     """Report GPUs, NVSwitches and RDMA devices whose configuration space reads all ones: they no longer
-    answer. Of the other GPUs report those that did not wake from D3cold and that nvidia-smi does not list,
+    answer. Of the other GPUs report those that did not wake from D3 and that nvidia-smi does not list,
     and those that nvidia-smi cannot open.
     """
     gone = [chain[0] for chain in seen.pci_links.values() if chain and chain[0].lost]
@@ -77,18 +78,22 @@ def lost(seen: Examination) -> Iterator[Fault]:
 
 def _asleep(seen: Examination) -> Iterator[Fault]:
     """Report GPUs that did not come back from the state without power, by the kernel's last message; none if
-    the log could not be read.
+    the log could not be read. Of one that is kept for guests nothing else tells whether it woke since: it is
+    degraded, for a day.
     """
     try:
-        lines = seen.log_lines(r"change power state from D3cold to D0|change power state, currently in D3")
+        lines = seen.log_lines(r"change power state from \w{2,7} to D0|change power state, currently in D3")
     except Missing:
         return
     listed_by_smi = {gpu.pci_address for gpu in seen.smi.gpus}
     last = {found[1]: line for line in lines if (found := _ASLEEP.match(line.text))}
     for gpu in seen.pci_gpus:
-        if gpu.address in last and gpu.address not in listed_by_smi and gpu.driver not in RESERVED:
+        if gpu.address not in last or gpu.address in listed_by_smi:
+            continue
+        reserved = gpu.driver in RESERVED
+        if not reserved or last[gpu.address].age_s < _RECENT_S:
             yield Fault(
-                "broken",
+                "degraded" if reserved else "broken",
                 f"GPU {gpu.address} did not wake from D3: the bus does not reach it",
                 (last[gpu.address].quoted(180),),
                 "its slot or the firmware keeps the power off: power management of a laptop or of a virtual "

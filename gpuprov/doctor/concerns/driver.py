@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuprov.doctor.concerns.bus import REBUILD
 from gpuprov.doctor.examination import Examination, age
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.probe.parse.modules import DiskModule
@@ -40,11 +41,17 @@ def packaged(seen: Examination) -> str | None:
     return found[0] if found else None
 
 
-@rule("driver.mismatch", "D01", source="nvforum tk-trouble")
+@rule("driver.mismatch", "D01", source="nvforum tk-trouble void-4473")
 def mismatch(seen: Examination) -> Iterator[Fault]:
     """Report libraries of another version than the loaded module, by nvidia-smi's message or NVML's
-    library.
+    library; else a module of another version than nvidia.ko, by the kernel's last message about it.
     """
+    result = [*_libraries(seen)]
+    yield from result or _modules(seen)
+
+
+def _libraries(seen: Examination) -> Iterator[Fault]:
+    """Report libraries of another version than the loaded module."""
     loaded = seen.loaded_driver
     said = seen.smi.error or ""
     result = re.search(r"[Dd]river/library version mismatch", said)
@@ -69,6 +76,35 @@ def mismatch(seen: Examination) -> Iterator[Fault]:
         KEEP_VERSION,
         urgent=True,
     )
+
+
+_TWO_MODULES = re.compile(
+    r"nvidia-(?:modeset|uvm|drm): Version mismatch: nvidia\.ko\(([\d.]{3,20})\) "
+    r"(nvidia-\w{3,10})(?:\.ko)?\(([\d.]{3,20})\)"
+)
+
+
+def _modules(seen: Examination) -> Iterator[Fault]:
+    """Report a module that the kernel refused because it is not of nvidia.ko's version, unless the one for
+    modes was loaded since; none if the log could not be read.
+    """
+    if "kernel_log" in seen.missing:
+        return
+    lines = seen.log_lines(_TWO_MODULES.pattern, "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver")
+    if found := _TWO_MODULES.match(lines[-1].text if lines else ""):
+        yield Fault(
+            "degraded",
+            f"{found[2]} is {found[3]}, the loaded nvidia.ko is {found[1]}: the kernel refuses it",
+            (lines[-1].quoted(160),),
+            "an upgrade replaced some of the driver's modules, or the initial RAM disk has the older ones",
+            (
+                shell("sudo modinfo -F version nvidia; sudo modinfo -F version {}", found[2]),
+                shell("sudo depmod -a"),
+                REBUILD,
+                shell("sudo reboot"),
+            ),
+            KEEP_VERSION,
+        )
 
 
 def reload(seen: Examination) -> tuple[ShellLine, ...]:
@@ -228,12 +264,18 @@ CRASH_S = 1.0
 """Seconds between the first line of the kernel's report of a crash and the one with the place."""
 
 
-@rule("driver.crashed", "D17", source="cachyos-1764 open-276", after=("errors.recovery",))
+@rule("driver.crashed", "D17", source="cachyos-1764 open-276 open-1374", after=("errors.recovery",))
 def crashed(seen: Examination) -> Iterator[Fault]:
-    """Report a crash of the kernel in a module of the driver: broken if the driver is not loaded since.
+    """Report a crash of the kernel in a module of the driver: broken if the driver is not loaded since. Else
+    report a GPU that was taken from the driver while programs used it: the driver waits for them for ever.
 
     A mere warning there does not count.
     """
+    yield from [*_crash(seen)] or _taken_away(seen)
+
+
+def _crash(seen: Examination) -> Iterator[Fault]:
+    """Report the last crash of the kernel in a module of the driver."""
     lines = seen.program_lines(_CRASH.pattern, _IN_OURS.pattern)
     starts = [line for line in lines if _CRASH.match(line.text)]
     for line in reversed(lines):
@@ -254,6 +296,28 @@ def crashed(seen: Examination) -> Iterator[Fault]:
                 by_users=True,
             )
             return
+
+
+_TAKEN_AWAY = r"NVRM: Attempting to remove .*device .* with non-zero usage count"
+_WENT_ON = "NVRM: Continuing with GPU removal"
+
+
+def _taken_away(seen: Examination) -> Iterator[Fault]:
+    """Report that a GPU was removed while it was used, unless the driver went on since."""
+    lines = seen.log_lines(_TAKEN_AWAY, _WENT_ON)
+    if lines and not lines[-1].text.startswith(_WENT_ON):
+        yield Fault(
+            "degraded" if seen.loaded_driver else "broken",
+            f"a GPU was taken from the driver while programs used it, {age(lines[-1].age_s)} ago: the driver "
+            "hangs there",
+            (lines[-1].quoted(160),),
+            "a script wrote to `remove` or `unbind` below /sys, a virtual machine took the GPU, or its cable "
+            "was pulled",
+            (
+                shell("end the programs on the GPU: sudo fuser -v /dev/nvidia*"),
+                shell("if the one that removes it hangs still: drain the node, then: sudo reboot"),
+            ),
+        )
 
 
 @rule("driver.two", "D15", source="project")

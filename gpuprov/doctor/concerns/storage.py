@@ -88,11 +88,11 @@ def small_shared_memory(seen: Examination) -> Iterator[Fault]:
 
 @rule("storage.disk_errors", "D113", source="gpud")
 def disk_errors(seen: Examination) -> Iterator[Fault]:
-    """Report disks that time out or fail, from the kernel's log. Degraded if the last message is less than a
-    day old, else a risk.
+    """Report disks that time out or fail, from the kernel's log: the timeout that a disk states is none.
+    Degraded if the last message is less than a day old, else a risk.
     """
     lines = seen.log_lines(
-        r"nvme\d+.*(?:timeout|reset controller|controller is down)",
+        r"nvme\d+.*(?:timeout(?! set to)|reset controller|controller is down)",
         r"I/O error|critical (?:medium|target) error|EXT4-fs error|Remounting filesystem read-only",
         r"XFS .*(?:[Cc]orruption|Shutting down|shut down)",
     )

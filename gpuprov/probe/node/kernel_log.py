@@ -32,15 +32,15 @@ WANTED = re.compile(
     r"|blocked for more than|soft lockup|hard LOCKUP|rcu.*stall|Machine [Cc]heck|\bmce:|EDAC|Hardware Error"
     r"|nvme|I/O error|Remounting filesystem|EXT4-fs error|XFS .*(?:[Cc]orrupt|shut)|md/raid|\bata\d.*failed"
     r"|nfs: server|not responding|mlx[45]|infiniband|DMAR|AMD-Vi|IOMMU|thermal|throttl|segfault|peer_mem"
-    r"|D3cold|BUG: (?:kernel NULL|unable to handle)|Oops: |general protection fault, "
+    r"|D3cold|change power state|BUG: (?:kernel NULL|unable to handle)|Oops: |general protection fault, "
     r"|version magic|disagrees about version of symbol|Unknown symbol|GPL-only symbol|gdrdrv|libspdm_"
 )
 """Pattern of the lines that are kept."""
 _PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
 OF_DEVICES = re.compile(
     r"(?:NVRM[: ]|nvidia[\w-]{0,30}[: ]|nouveau |gdrdrv: |nv_peer_mem[: ]|The NVIDIA |\[drm[\]:]"
-    r"|libspdm_\w{12,40}: "
-    rf"|(?:mlx[45]_(?:core|ib)|pcieport|pciehp|pci|nova\w{{0,10}}) {_PCI}|mlx[45]_\w{{2,4}}: |BAR\d: |AER: "
+    r"|libspdm_\w{12,40}: |BAR\d: |AER: "
+    rf"|(?:mlx[45]_(?:core|ib)|pcieport|pciehp|pci|vfio-pci|nova\w{{0,10}}) {_PCI}|mlx[45]_\w{{2,4}}: "
     r"|mce: \[Hardware|mce: CPU|(?:\{\d{1,9}\})?\[Hardware Error\]|EDAC (?:MC\d|\w{3,20}:)|rcu: (?:INFO|rcu_)"
     r"|(?:watchdog: |NMI watchdog: )?BUG: soft lockup|(?:NMI )?watchdog: |nvme nvme\d|sd \d{1,4}:\d"
     r"|ata\d{1,4}[.:]|(?:blk_update_request|print_req_error): |Buffer I/O error on|md/raid[\d:]"

@@ -312,6 +312,8 @@ CRASH_AT_LOAD = (
     "BUG: kernel NULL pointer dereference, address: 0000000000000fa8",
     "RIP: 0010:nvlogInit+0x6/0xd0 [nvidia]",
 )
+CUT = "NVRM: Attempting to remove minor device 0 with non-zero usage count!"
+TWO_MODULES = "nvidia-modeset: Version mismatch: nvidia.ko(378.13) nvidia-modeset(375.26)"
 HELD = (
     "NVRM: The NVIDIA probe routine was not called for 3 device(s).",
     "NVRM: This can occur when a driver such as:",
@@ -350,6 +352,18 @@ FAULTS: dict[str, list[Change]] = {
             only_one_gpu,
             kernel_says("nvidia 0000:00:07.0: Refused to change power state, currently in D3"),
         ),
+        all_of(
+            only_one_gpu,
+            kernel_says(
+                "pci 0000:00:07.0: Unable to change power state from unknown to D0, device inaccessible"
+            ),
+        ),
+        all_of(
+            bound_to("vfio-pci"),
+            kernel_says(
+                f"vfio-pci {FIRST}: Unable to change power state from D3cold to D0, device inaccessible"
+            ),
+        ),
     ],
     "bus.bar": [lambda collected: collected["pci_links"][FIRST][0].update(unplaced=[1])],
     "bus.bar_log": [
@@ -371,7 +385,11 @@ FAULTS: dict[str, list[Change]] = {
     "bus.vfio": [bound_to("vfio-pci")],
     "bus.count": [only_one_gpu],
     "bus.unlike": [smi_says(r"<vbios_version>[^<]+", "<vbios_version>96.00.01.00.01")],
-    "driver.mismatch": [newer_libraries],
+    "driver.mismatch": [
+        newer_libraries,
+        kernel_says(TWO_MODULES),
+        kernel_says("nvidia-modeset: Version mismatch: nvidia.ko(410.73) nvidia-modeset.ko(390.87)"),
+    ],
     "driver.absent": [never_provisioned],
     "driver.no_module": [
         unloaded(
@@ -491,7 +509,12 @@ FAULTS: dict[str, list[Change]] = {
             kernel_says("NVRM: nvidia_frontend_open: minor 1, module->open() failed, error -5"),
         ),
     ],
-    "driver.crashed": [kernel_says(*CRASH), unloaded(kernel_says(*CRASH_AT_LOAD))],
+    "driver.crashed": [
+        kernel_says(*CRASH),
+        unloaded(kernel_says(*CRASH_AT_LOAD)),
+        kernel_says(CUT),
+        kernel_says(f"NVRM: Attempting to remove device {FIRST} with non-zero usage count!"),
+    ],
     "driver.two": [setting("state.foreign_drivers", ["/usr/bin/nvidia-uninstall"])],
     "driver.permissions": [
         setting(

@@ -14,13 +14,17 @@ from gpuprov.doctor.judge import diagnose
 from gpuprov.probe.node import kernel_log, software
 from tests.unit.doctor.faults import (
     CRASH,
+    CUT,
     FAULTS,
+    FIRST,
     NEEDS_OPEN,
     NEEDS_PROPRIETARY,
+    TWO_MODULES,
     UNKNOWN_GPU,
     XID,
     all_of,
     board,
+    bound_to,
     built_for_storage,
     configured,
     kernel_says,
@@ -386,6 +390,41 @@ def test_a_gpu_that_woke_since_and_a_mere_warning_of_the_kernel_are_no_fault() -
     assert not rules & {"bus.lost", "driver.crashed"}
 
 
-@pytest.mark.parametrize("line", [ASLEEP, *CRASH, "Oops: 0000 [#1] PREEMPT SMP NOPTI"])
+def test_a_gpu_for_guests_that_slept_days_ago_is_no_fault() -> None:
+    collected = bare_metal()
+    bound_to("vfio-pci")(collected)
+    kernel_says(ASLEEP.replace("pci ", "vfio-pci ", 1), age_s=48 * 3600)(collected)
+    assert "bus.lost" not in {fault.rule for fault in diagnose(as_examined(collected)).faults}
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        (CUT, f"NVRM: Continuing with GPU removal for device {FIRST}"),
+        (
+            TWO_MODULES,
+            "nvidia-modeset: Loading NVIDIA Kernel Mode Setting Driver for UNIX platforms  580.159.04  x",
+        ),
+    ],
+    ids=["removed", "modules"],
+)
+def test_what_the_kernel_says_afterwards_ends_the_fault(line: str, after: str) -> None:
+    collected = bare_metal()
+    kernel_says(line, age_s=20)(collected)
+    kernel_says(after, age_s=10)(collected)
+    rules = {fault.rule for fault in diagnose(as_examined(collected)).faults}
+    assert not rules & {"driver.crashed", "driver.mismatch"}
+
+
+def test_a_disk_that_states_its_timeout_is_no_fault() -> None:
+    collected = bare_metal()
+    kernel_says("nvme nvme0: Shutdown timeout set to 10 seconds")(collected)
+    assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(collected)).faults}
+
+
+WOKEN_BADLY = "pci 0000:00:06.0: Unable to change power state from unknown to D0, device inaccessible"
+
+
+@pytest.mark.parametrize("line", [ASLEEP, WOKEN_BADLY, *CRASH, "Oops: 0000 [#1] PREEMPT SMP NOPTI"])
 def test_lines_of_a_crash_and_of_a_gpu_without_power_are_collected(line: str) -> None:
     assert kernel_log.WANTED.search(line)
