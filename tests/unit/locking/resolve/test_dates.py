@@ -58,6 +58,9 @@ def test_a_kernel_is_of_its_series_or_of_the_minor_release_of_its_build(
         ("470.82.01", "2024-06-04 or earlier"),  # of the last of the branch
         ("595.123.45", None),  # newer than all that is dated
         ("304.137", None),
+        ("384.98", "2017-11-03"),
+        ("352.39", "2015-08-28 or earlier"),  # of 352.41
+        ("384.130", None),
     ],
 )
 def test_a_driver_without_a_day_is_not_younger_than_later_releases(driver: str, day: str | None) -> None:
