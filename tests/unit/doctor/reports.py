@@ -38,6 +38,7 @@ SETS = (
     "unseen.json",
     "untried.json",
     "unmet.json",
+    "unheard.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""
