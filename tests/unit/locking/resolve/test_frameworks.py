@@ -81,6 +81,8 @@ def test_a_build_of_jax_in_no_table_is_left_unjudged(framework: str) -> None:
         ("jax==0.4.30+cuda12.cudnn91", {"cuda": "12.0"}, True),
         ("jax[cuda12_local]==0.6.0", {"cuda": "13.0"}, True),
         ("jax[cuda12]==0.6.0", {"cuda": "13.0"}, False),
+        ("jax[cuda13-local]==0.8.0", {"cuda": "13.0", "cudnn": "9.11.0"}, True),
+        ("jax[cuda13-local]==0.8.0", {"cuda": "13.0", "cudnn": "9.12.0"}, False),
         ("jax==0.4.30", {"cuda": "12.8"}, False),
         ("jax==0.4.25+cuda11.cudnn86", {"cuda": "11.8", "cudnn": "8.5.0"}, True),
         ("torch==2.6.0", {"cuda": "11.8", "cudnn": "8.5.0"}, False),
