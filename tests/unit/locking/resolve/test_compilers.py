@@ -30,11 +30,15 @@ def text(answered: Answer, rule: str) -> str:
         ("ubuntu22.04", "11.7", set()),
         ("ubuntu20.04", "11.0", set()),
         ("debian12", "11.8", {"cuda-host-gcc"}),
+        ("sles16", "12.8", {"cuda-host-gcc"}),
+        ("sles16", "13.3", set()),
+        ("kylin11", "11.8", {"cuda-host-gcc"}),
+        ("kylin11", "13.3", set()),
         ("debian13", "12.9", {"cuda-host-glibc"}),
         ("debian13", "13.0", set()),
         ("ubuntu26.04", "13.0", {"cuda-host-glibc"}),
         ("ubuntu26.04", "13.3", set()),  # its limits were not read
-        ("rhel10", "13.0", set()),  # nor was that system's compiler
+        ("rhel10", "13.0", set()),  # gcc 14 is one of 13.0
     ],
 )
 def test_a_toolkit_that_the_systems_own_compiler_is_too_new_for_is_warned_of(
