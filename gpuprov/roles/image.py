@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
+from gpuprov.roles.overruling import APPLIED_BY
 from gpuprov.roles.table import BY_NAME, UNITS
 
 HARDWARE, BOOT, SERVICES = "the machine's hardware", "a boot of its own", "running services"
@@ -47,7 +48,7 @@ def waits_for(expectation: Expectation) -> str | None:
         return HARDWARE
     if expectation.reboot:
         return BOOT
-    if check in UNITS or check in OF_SERVICES:
+    if check in UNITS or check in APPLIED_BY or check in OF_SERVICES:
         return SERVICES
     return KERNEL if check in OF_KERNEL else None
 

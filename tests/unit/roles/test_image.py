@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuprov.drift.observations import OBSERVERS
+from gpuprov.drift.observations.registry import READS
 from gpuprov.model.lock import LockedGroup, Setting, read_lock
 from gpuprov.roles import BY_NAME, Expectation, expectations
 from gpuprov.roles.image import (
@@ -10,6 +11,7 @@ from gpuprov.roles.image import (
     OF_HARDWARE,
     OF_KERNEL,
     OF_SERVICES,
+    SERVICES,
     postponed,
     postponed_roles,
     waits_for,
@@ -84,3 +86,12 @@ def test_roles_that_could_harm_wait_as_a_whole_where_they_are_stated() -> None:
     assert postponed_roles(recorded_group(storage_clients=["nfs"])) == {"storage": "the machine's drives"}
     stated = expectations(recorded_group(scratch=scratch))
     assert {waits_for(each) for each in stated if each.role == "storage"} == {"the machine's drives"}
+
+
+def test_what_systemd_itself_has_to_answer_waits_for_a_boot() -> None:
+    """Check the statements about units, which `systemctl show` reads from a running systemd."""
+    whole = ("ssh.", "firewall.", "scratch.")  # of roles that wait as a whole
+    asked = {check for check, reads in READS.items() if "units" in reads and not check.startswith(whole)}
+    assert {"tuning.sysctl_at_boot", "gpudirect.at_boot", "docker.unit"} <= asked
+    waiting = {check: waits_for(Expectation(check, 1, None)) for check in asked}
+    assert waiting == dict.fromkeys(asked, SERVICES)
