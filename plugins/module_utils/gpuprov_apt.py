@@ -138,9 +138,11 @@ def call(*command: str) -> None:
 def errors_of(said: str) -> str:
     """Return the errors and warnings in the output of apt and dpkg on one line, each once.
 
-    dpkg writes its reason on the line after `dpkg: error processing`, indented. Empty without any.
+    dpkg writes its reason on the indented lines after `dpkg: error processing` and `dpkg: dependency
+    problems`, DKMS in scripts of packages after `Error!`. Empty without any.
     """
-    lines = re.findall(r"(?m)^(?:dpkg: error processing.*\r?\n .*|(?:E|W|Err|dpkg):.*)", said)
+    reasoned = r"dpkg: (?:error processing|dependency problems).*(?:\r?\n .*)+"
+    lines = re.findall(rf"(?m)^(?:{reasoned}|(?:E|W|Err|Error|dpkg):.*|Error! .*)", said)
     return " ".join(dict.fromkeys(" ".join(re.sub("^(E|W|Err): ?", "", line).split()) for line in lines))
 
 

@@ -1,14 +1,13 @@
 """Installation of the dependencies that half-installed packages lack.
 
-Runs on the node, with the modules of plugins/module_utils. Argument: the lock's packages, and gpuprov's
-packages that are no longer installed, {"packages": {name: version}, "lost": [name]}. Prints
-{"changed": true, "failure": null}.
+Runs on the node, with the modules of plugins/module_utils. Argument: the lock's packages, gpuprov's packages
+that are no longer installed, and dpkg's messages of an earlier attempt,
+{"packages": {name: version}, "lost": [name], "unconfigured": "…"}. Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -35,8 +34,8 @@ def main() -> None:
         with debconf.closed():
             apt.call("apt-get", "--quiet", *command)
     except apt.Failed as error:
-        lines = [line for line in error.stderr.splitlines() if re.match("(dpkg|E|Error!?):? ", line)]
-        failure = {"says": " ".join(lines) or str(error), "do": None}
+        says = apt.errors_of(f"{asked['unconfigured']}\n{error.stderr}")
+        failure = {"says": says or str(error), "do": None}
     sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
 
 

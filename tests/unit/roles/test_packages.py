@@ -465,3 +465,40 @@ def test_a_stream_is_no_other_line_of_dnfs_shell(stream: str, monkeypatch: pytes
     assert dnf.installation(["a"], 1, False, ["a:", "nvidia-driver:580-open"]).lines[0] == "module reset a"
     with pytest.raises(Failed, match="is no module stream"):
         dnf.installation(["a"], 1, False, [stream])
+
+
+REASON = """\
+dpkg: error processing package openssh-server (--configure):
+ installed openssh-server package post-installation script subprocess returned error exit status 127
+Errors were encountered while processing:
+ openssh-server
+"""
+SAID = (
+    "dpkg: error processing package openssh-server (--configure): installed openssh-server package"
+    " post-installation script subprocess returned error exit status 127"
+)
+
+
+def test_the_reason_of_dpkg_is_in_the_words_about_half_installed_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dependencies = script("preflight", "dependencies")
+    stderr = f"{REASON}E: Sub-process /usr/bin/dpkg returned an error code (1)\n"
+
+    def fail(*_: object) -> None:
+        raise apt.Failed("unused", 100, stderr)
+
+    monkeypatch.setattr(dependencies.apt, "refuse_removals", fail)
+    monkeypatch.setattr(dependencies.apt, "set_environment", lambda: None)
+    asked = {"packages": {}, "lost": [], "unconfigured": REASON}
+    monkeypatch.setattr(dependencies.sys, "argv", ["dependencies.py", json.dumps(asked)])
+    dependencies.main()
+    failure = json.loads(capsys.readouterr().out)["failure"]
+    assert failure["says"] == f"{SAID} Sub-process /usr/bin/dpkg returned an error code (1)"
+
+
+def test_every_line_of_dpkg_about_a_missing_dependency_is_in_its_words() -> None:
+    problems = "dpkg: dependency problems prevent configuration of a:"
+    said = f"{problems}\n a depends on b; however:\n  b is not there.\n"
+    assert apt.errors_of(said) == f"{problems} a depends on b; however: b is not there."
+    assert apt.errors_of("Error! Bad return status\nok\n") == "Error! Bad return status"
