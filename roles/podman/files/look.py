@@ -26,11 +26,12 @@ from gpuprov_node import MISSING, installed, run
 OURS = Path("/etc/containers/containers.conf.d/gpuprov.conf")
 ASK_S = 10
 """Seconds within which Podman has to print its help, which has the defaults of its options."""
+HELP = "unset CONTAINERS_CONF CONTAINERS_CONF_OVERRIDE; exec podman create --help"
 # In a mount namespace, which ends with the command, the files are empty.
-WITHOUT = (
-    'for file; do mount --bind /dev/null "$file" || exit; done;'
-    " unset CONTAINERS_CONF CONTAINERS_CONF_OVERRIDE; exec podman create --help"
-)
+WITHOUT = f'for file; do mount --bind /dev/null "$file" || exit; done; {HELP}'
+ASK = 'exec 2>&1; script=$1; shift; [ $# = 0 ] || exec unshare --mount sh -c "$script" sh "$@"; ' + HELP
+NO_MOUNT = "cannot change root filesystem propagation"
+"""Message of unshare(1) in a chroot."""
 OPTION = re.compile(r"(?m)^ +--ulimit +strings +[^(\n]*(?:\(default \[(.*)\]\))?$")
 LIMIT = re.compile(r"[A-Za-z_]+=-?[0-9]+(:-?[0-9]+)?|host")
 
@@ -48,11 +49,16 @@ def earlier():
         Unread: Podman does not read its files, or states limits in another form.
     """
     hidden = sorted(str(path) for path in OURS.parent.glob("*.conf") if path.name >= OURS.name)
-    status, said = run("unshare", "--mount", "sh", "-c", WITHOUT, "sh", *hidden, seconds=ASK_S)
+    status, said = run("sh", "-c", ASK, "sh", WITHOUT, *hidden, seconds=ASK_S)
     if status == MISSING:
         return []
+    if NO_MOUNT in said:
+        raise Unread(
+            "this root tree is no mount point, which `mount --bind TREE TREE` before chroot makes it"
+        )
     if status:
-        raise Unread(f"`podman create --help` exited with {status}")
+        why = " ".join(said.split())[-200:]
+        raise Unread(f"`podman create --help` exited with {status}" + (f": {why}" if why else ""))
     option = OPTION.search(said)
     if option is None:
         raise Unread("`podman create --help` has no option --ulimit")

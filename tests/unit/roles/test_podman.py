@@ -126,6 +126,7 @@ def test_podman_states_the_limits_of_other_files(
     ("podman", "why"),
     [
         ("exit 125", "`podman create --help` exited with 125"),
+        ("echo Error: no table >&2; exit 125", "`podman create --help` exited with 125: Error: no table"),
         ("echo nothing", "`podman create --help` has no option --ulimit"),
         (CREATE.format(f"{ULIMIT} (default nofile=1)"), "`podman create --help` has no option --ulimit"),
         (
@@ -150,6 +151,17 @@ def test_podman_is_asked_without_the_role_s_file_and_later_ones(
     seen(capsys, MEMLOCK)
     hidden = [f"--bind /dev/null {programs / name}" for name in ("gpuprov.conf", "zz-site.conf")]
     assert (programs / "mount.asked").read_text().splitlines() == hidden
+
+
+def test_a_tree_that_is_no_mount_point_hides_no_file(
+    programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "unshare: cannot change root filesystem propagation: Invalid argument"
+    write_program(programs / "unshare", f"echo '{said}' >&2; exit 1")
+    write_program(programs / "podman", CREATE.format(ULIMIT))
+    assert seen(capsys, MEMLOCK)["unread"] is None  # with nothing to hide
+    (programs / "gpuprov.conf").touch()
+    assert "mount --bind TREE TREE" in str(seen(capsys, MEMLOCK)["unread"])
 
 
 def test_podman_is_asked_only_if_the_lock_states_limits(
