@@ -41,10 +41,21 @@ text of the node.
 """
 LAST_WORDS_S = 5
 """Seconds to wait for the end of a shell whose output has ended."""
+SAID = 300
+"""Characters of a command's errors in a message."""
 TOO_MUCH = "the node's answers are larger than its limit"
 SSH_FAILED = 255  # ssh(1): "255 if an error occurred"
 PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL PATH'
 """First command of each shell: English messages, and the folders of system programs in the PATH."""
+
+
+class Result(CommandResult):  # type: ignore[misc]
+    """testinfra's record of a result, as text the command and its errors, which testinfra's messages quote."""
+
+    def __str__(self) -> str:
+        """Return the command, and the start of its standard error on one line."""
+        said = " ".join(self.stderr.split())[:SAID]
+        return f"`{self.command.decode(errors='replace')}`" + (f": {said}" if said else "")
 
 
 class NoAnswer(NodeFailed):
@@ -367,6 +378,6 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
     def result(self, answer: tuple[int, bytes, bytes], command: str) -> CommandResult:
         """Return testinfra's record of a result; invalid UTF-8 is replaced."""
         code, out, err = answer
-        return CommandResult(
+        return Result(
             self, code, command.encode(), out.decode(errors="replace"), err.decode(errors="replace")
         )

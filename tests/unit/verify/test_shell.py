@@ -165,3 +165,11 @@ def test_values_of_a_result_are_cut() -> None:
     items = result["x" * SHOWN + "…"]
     assert len(items) == ITEMS
     assert {len(each) for each in items} == {SHOWN + 1}
+
+
+def test_the_words_of_testinfra_name_the_command_and_its_errors() -> None:
+    backend = ShellBackend("node", Shell(["/bin/sh"], timeout_s=10), budget_s=10)
+    said = backend.run("echo not booted >&2; echo no bus >&2; exit %s", "3")
+    assert str(said) == "`echo not booted >&2; echo no bus >&2; exit 3`: not booted no bus"
+    assert f"{backend.run('exit 3')}" == "`exit 3`"
+    backend.shell.close()
