@@ -22,10 +22,11 @@ def image_lines(image: Image, verdict: Verdict | None, waiting: dict[str, list[s
         waiting: reason → postponed checks.
     """
     if not image.outcome.ok:
-        failure = image.outcome.failed[0] if image.outcome.failed else {"msg": image.outcome.unreachable}
-        yield on_one_line(
-            f"image  changed={image.outcome.changed}  FAILED  {failure.get('role') or ''}: {failure['msg']}"
+        failures = image.outcome.failed or [{"msg": image.outcome.unreachable}]
+        why = "; ".join(
+            f"{role}: {each['msg']}" if (role := each.get("role")) else f"{each['msg']}" for each in failures
         )
+        yield on_one_line(f"image  changed={image.outcome.changed}  FAILED  {why}")
         return
     wrong = [check.check for node in verdict.nodes for check in node.failed_checks] if verdict else []
     seen = (

@@ -25,6 +25,15 @@ def image_store(lock: Lock) -> Store:
     return Store(fleet=lock.fleet)
 
 
+def compiled_here(lock: Lock, group: LockedGroup) -> list[Kept]:
+    """Return the modules that this tree compiled for a group, if the lock trusts an image.
+
+    Raises:
+        Refused: a build in the store was changed.
+    """
+    return image_store(lock).of(group) if IMAGE in group.components.driver.builders else []
+
+
 def export_modules(lock: Lock, group: LockedGroup) -> bytes:
     """Return the content of a file with the modules that this tree compiled for a group.
 
@@ -32,10 +41,10 @@ def export_modules(lock: Lock, group: LockedGroup) -> bytes:
         InvalidInput: the lock trusts no image, or no module was compiled here.
         Refused: a build in the store was changed.
     """
-    builders = group.components.driver.builders
-    builds = image_store(lock).of(group) if IMAGE in builders else []
+    builds = compiled_here(lock, group)
     if not builds:
-        seen = "this tree compiled no module" if IMAGE in builders else "the lock trusts no image's modules"
+        trusted = IMAGE in group.components.driver.builders
+        seen = "this tree compiled no module" if trusted else "the lock trusts no image's modules"
         raise InvalidInput(f"--modules-out, and {seen}", do="state stack: {builder: image} and lock again")
     return bundled(builds, Path())
 

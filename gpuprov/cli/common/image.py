@@ -53,7 +53,7 @@ def apply_image(
     """
     from gpuprov.apply.context import Options, RunContext
     from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image
-    from gpuprov.apply.kernel_modules.archive_file import export_modules, import_into_image
+    from gpuprov.apply.kernel_modules.archive_file import compiled_here, export_modules, import_into_image
     from gpuprov.files.runs import new_run
     from gpuprov.files.writing import replace_file
     from gpuprov.report.image import image_document, image_exit, image_lines
@@ -68,7 +68,7 @@ def apply_image(
     run = RunContext(lock, new_run("apply"), how, consent, progress.event, options.note)
     with progress.alive():
         image = make_image(run)
-    if modules_out:
+    if modules_out and (image.outcome.ok or compiled_here(lock, lock.groups[group])):
         replace_file(modules_out, export_modules(lock, lock.groups[group]))
         options.note(f"on the controller: gpuprov apply --modules {modules_out.name}")
     verdict = _look(lock) if verified and image.outcome.ok else None

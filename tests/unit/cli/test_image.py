@@ -134,3 +134,22 @@ def test_failed_checks_are_printed_on_their_own_lines(
     monkeypatch.setattr(verbs, "_look", lambda _: verdict(SEEN, WRONG))
     assert run(["verify", "--image", "train", "--lock", str(lock)]) == 1
     assert "\\n" not in capsys.readouterr().out
+
+
+def test_a_failed_image_without_a_module_says_why_it_failed(
+    lock: Path,
+    left: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    outcome = NodeOutcome()
+    outcome.fail("here", "Look", "no headers")
+    outcome.fail("here", "Look", "no pins")
+    made(monkeypatch, Image(outcome))
+    words = ("--modules-out", str(tmp_path / "modules.zip"))
+    assert run(["apply", "--image", "train", "--lock", str(lock), *words, "--yes"]) == 1
+    assert capsys.readouterr().out == "image  changed=0  FAILED  no headers; no pins\n"
+    made(monkeypatch, Image(NodeOutcome()))
+    assert run(["apply", "--image", "train", "--lock", str(lock), *words, "--yes"]) == 2
+    assert "the lock trusts no image's modules" in capsys.readouterr().err
