@@ -50,7 +50,7 @@ PRELUDE = 'LC_ALL=C PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"; export LC_ALL 
 
 
 class Result(CommandResult):  # type: ignore[misc]
-    """testinfra's record of a result, as text the command and its errors, which testinfra's messages quote."""
+    """testinfra's record of a result, as text the command and its errors, which its messages quote."""
 
     def __str__(self) -> str:
         """Return the command, and the start of its standard error on one line."""
