@@ -181,6 +181,18 @@ def test_a_half_installed_package_is_finished(fixture: DebianNode) -> None:
     assert fixture.says("dpkg --audit") == ""
 
 
+def test_a_package_that_cannot_be_configured_is_named_with_dpkgs_reason(fixture: DebianNode) -> None:
+    script = "/var/lib/dpkg/info/hello.postinst"
+    fixture.node.run("cd /tmp && apt-get -q download hello && dpkg --unpack hello_*.deb")
+    fixture.node.run(f"printf '#!/bin/sh\\nexit 7\\n' >{script} && chmod 755 {script}")
+    outcome, _ = fixture.apply("preflight")
+    fixture.node.run(f"rm {script} && dpkg --configure hello")
+    [failed] = outcome.failed
+    assert failed["msg"].count("dpkg: error processing package hello (--configure): ") == 1
+    for part in ("returned error exit status 7", "`dpkg --audit` lists them"):
+        assert part in failed["msg"]
+
+
 LOCKED = """\
 import fcntl, time
 lock = open("/var/lib/dpkg/lock-frontend", "r+")
