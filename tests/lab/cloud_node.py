@@ -39,11 +39,14 @@ MORE: dict[str, dict[str, Any]] = {
 """Configuration of a cloud server in addition to the driver."""
 
 
-def write_fleet(folder: Path, *, light: bool = False, **stack: str) -> Lock:
+def write_fleet(
+    folder: Path, *, light: bool = False, sysctl: dict[str, int] | None = None, **stack: str
+) -> Lock:
     """Write and lock a group of servers that do not exist yet.
 
     Args:
         light: only the driver and the GPU settings.
+        sysctl: kernel parameters; a node has to be able to set them.
         stack: more keys of the group's stack.
     """
     more: dict[str, dict[str, Any]] = {"stack": {}, "settings": {}} if light else MORE
@@ -54,6 +57,8 @@ def write_fleet(folder: Path, *, light: bool = False, **stack: str) -> Lock:
         "stack": {"repository": "distribution", **more["stack"], **stack},
         "settings": {"kernel": base_kernel(), **more["settings"]},
     }
+    if sysctl:
+        group["settings"]["tuning"] = {**more["settings"]["tuning"], "sysctl": sysctl}
     (folder / "fleet.yml").write_text(yaml.safe_dump({"groups": {"train": group}}))
     gpuprov(folder, "lock")
     return read_lock(folder / "fleet.lock.yml")

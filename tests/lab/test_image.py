@@ -14,7 +14,7 @@ import pytest
 from gpuprov_lab import Lab, simulator
 from gpuprov_lab.mirror.serve import served
 from gpuprov_lab.tree import Tree, tree
-from gpuprov_lab.variants import with_cloud_init, with_control_groups
+from gpuprov_lab.variants import with_cloud_init, with_control_groups, with_network_parameters
 from tests.lab.cloud_node import MACHINE, await_state, journal, user_data, write_fleet
 from tests.lab.command_line import gpuprov
 from tests.lab.image_tree import left_for_the_first_boot
@@ -24,6 +24,7 @@ from tests.lab.stub_compiler import with_played_compiler
 Step = Callable[[Path], None]
 LOCK = "/root/fleet.lock.yml"
 MODULES = "root/modules.zip"
+PARAMETERS = {"net.ipv4.tcp_keepalive_time": 600}
 NO_COMPILER = "/root/broken-compiler"
 CARRIED = "/etc/gpuprov/fleet.lock.yml"
 GPUPROV = "/opt/gpuprov/bin/gpuprov"
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def version(folder: Path) -> str:
     """Driver version of the lock in the folder; the lock accepts the image's modules."""
-    return write_fleet(folder, builder="image").groups["train"].components.driver.version
+    return write_fleet(folder, sysctl=PARAMETERS, builder="image").groups["train"].components.driver.version
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,8 @@ def test_a_fault_of_an_image_is_seen_without_a_boot_and_mended(built: Tree) -> N
 def test_machines_made_from_it_are_clean_after_their_first_boot(
     module_lab: Lab, image: str, folder: Path, version: str, another_lab: Lab
 ) -> None:
-    nodes = module_lab.up(2, gpu=MACHINE, image=image, names=["one", "two"], prepare=[with_control_groups])
+    prepared: list[Step] = [with_control_groups, with_network_parameters]
+    nodes = module_lab.up(2, gpu=MACHINE, image=image, names=["one", "two"], prepare=prepared)
     begun = time.monotonic()
     for node in nodes:
         result = await_state(node)
@@ -137,7 +139,7 @@ def test_machines_made_from_it_are_clean_after_their_first_boot(
         fetched = ("--modules-url", f"{index.url}/modules.zip")
         written = ("--modules-out", f"{folder}/mirror/modules.zip")
         data = user_data(folder, *obtained(folder / "mirror", index.url), *fetched, *written)
-        steps: list[Step] = [with_control_groups, with_played_compiler(version), with_cloud_init(data)]
+        steps = [*prepared, with_played_compiler(version), with_cloud_init(data)]
         steps.append(lambda root: (root / NO_COMPILER.lstrip("/")).touch())
         [fresh] = another_lab.up(1, gpu=MACHINE, prepare=steps)
         begun = time.monotonic()
