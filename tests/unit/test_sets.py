@@ -13,7 +13,7 @@ import pytest
 
 from tests import RECORDED, ROOT
 
-NEW = ("unheard",)
+NEW = ("unheard", "untold")
 """Sets whose sources are held to be new."""
 LEARNED: frozenset[str] = frozenset()
 """Sources of those sets that rules or later sets cite since their first measurement."""

@@ -39,6 +39,7 @@ SETS = (
     "untried.json",
     "unmet.json",
     "unheard.json",
+    "untold.json",
     CASES,
 )
 """All sets of reports, in the order in which they were collected."""
