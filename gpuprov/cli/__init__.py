@@ -26,4 +26,6 @@ def main() -> None:
     gc.set_threshold(GARBAGE)
     from gpuprov.cli.common.group import run
 
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # at exit Python collects several times, and looked at all objects: 0.06 s of drift's 0.4
+    sys.exit(code)

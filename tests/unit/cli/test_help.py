@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import click
 import pytest
 
+from gpuprov import cli
 from gpuprov.cli.common.group import gpuprov
 from tests.unit.cli.commands import leaves
 
@@ -40,3 +44,15 @@ def test_continuing_a_run_has_one_help() -> None:
     }
     assert {"upgrade", "rollback", "repair"} <= found.keys()
     assert len({*found.values()}) == 1
+
+
+def test_the_collections_at_exit_look_at_no_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpuprov", "catalog", "--help"])
+    threshold = gc.get_threshold()
+    try:
+        with pytest.raises(SystemExit):
+            cli.main()
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
