@@ -157,6 +157,14 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_reported_of(
     assert closed(Path("/usr/bin/env"), "gpuprov") is None
 
 
+def test_a_job_of_root_warns_of_what_others_can_replace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuprov.apply.image.is_of_others", lambda path: path == folder)
+    said = screen("schedule drift --user root", capsys, 0)
+    assert f"Warning: root runs {folder}, and other users can replace it, by {folder}; move gpuprov" in said
+
+
 def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
