@@ -30,7 +30,7 @@ RELEASE_PACKAGES = re.compile(
 GENERATED = ("/etc/yum.repos.d/redhat.repo",)
 """Files of RHEL's own repositories, which subscription-manager(8) writes."""
 ID = re.compile(r"[A-Za-z0-9_.:-]+\Z")
-"""Ids of repositories that dnf uses; others it leaves out, and `main`, and does not accept them as options."""
+"""Ids of repositories that dnf uses; it leaves out others, and `main`, and refuses them as options."""
 FORM = "%{repoid}\t%{name}\n"
 
 

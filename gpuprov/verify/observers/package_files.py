@@ -47,7 +47,8 @@ found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' 
   checksums "$@" | sed "s/^/M /; s/^\(M # .*\)\.md5sums\$/\1/; s/^\(M # .*\):$own\$/\1/"
   { record | sed -n 's/^[^#/]*\(\/[^\t]*\)\t.*/\1/p'; checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p'; } |
     awk '!seen[$0]++' | found 'N %y %m %U %G %s %T@ %p\t%l\n'
-  order=$(checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%C@ %y %s %p\n' | sort -rn) || echo C failed
+  order=$(checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%C@ %y %s %p\n' |
+    sort -rn) || echo C failed
   printf '%s\n' "$order" |
     awk -v left={budget} '$2 == "f" && $3 <= left { left -= $3; print substr($0, index($0, "/")) }' |
     tr '\n' '\0' | { xargs -0 -r md5sum -- || echo failed; } | sed 's/^/C /'

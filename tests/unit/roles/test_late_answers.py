@@ -45,7 +45,7 @@ def test_packages_that_dpkg_does_not_list_in_time_are_not_taken_for_none() -> No
 def test_a_repository_is_not_hidden_by_what_users_do_to_dnf(
     status: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have dnf kept busy, or without room for its lock: a user can fill the disk of /var where /tmp is on it."""
+    """Have dnf kept busy, or without room for its lock: a user can fill the disk of /var."""
     monkeypatch.setattr(gpuprov_node, "run", lambda *_words, seconds=60: (status, ""))
     other = gpuprov_repos.Repository("/etc/yum.repos.d/x.repo", 1, "x", ("https://x.example",), True, "")
     monkeypatch.setattr(gpuprov_repos, "repositories", lambda: [other])

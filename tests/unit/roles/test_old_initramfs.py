@@ -107,7 +107,7 @@ def test_an_image_that_cannot_be_made_is_a_failure(
 def test_an_image_whose_files_cannot_be_listed_is_no_newer_one(
     node: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Have a /var/tmp that a user has filled, to which `lsinitramfs` writes: the older driver stayed in it."""
+    """Have a /var/tmp that a user has filled, to which `lsinitramfs` writes: an older driver stayed."""
     for path in (node / "bin").glob("lsinit*"):
         path.write_text("#!/bin/sh\necho early/microcode\nexit 1\n")
     document = answer(node, capsys, blacklist=OLD, module=NEW, inside="")
