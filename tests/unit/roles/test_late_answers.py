@@ -61,3 +61,23 @@ def test_dnf_is_asked_about_repositories_that_it_uses(odd: str, monkeypatch: pyt
     monkeypatch.setattr(gpuprov_repos, "answer", lambda *words, **_: asked.extend(words) or "x\tlibcuda\n")
     assert gpuprov_repos._offered(["x", odd], ["libcuda"]) == {"x": {"libcuda"}}
     assert [word for word in asked if word.startswith("--repo=")] == ["--repo=x"]
+
+
+def without_room(*words: str, seconds: float = 60) -> tuple[int, str]:
+    """Answer as apt whose /tmp a user has filled, where it unpacks compressed indexes."""
+    return (0, "ii  nvidia-driver\n") if words[0] == "dpkg-query" else (100, "")
+
+
+def test_a_source_is_not_hidden_where_apt_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpuprov_node, "run", without_room)
+    monkeypatch.setattr(effective, "find_program", lambda name: name)
+    with pytest.raises(Failed, match="`apt-get indextargets .* exited with 100"):
+        effective.offers({"repositories": [], "held": [], "packages": ["nvidia-driver"]})
+
+
+def test_a_driver_of_another_repository_is_not_hidden_where_apt_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpuprov_node, "run", without_room)
+    with pytest.raises(Failed, match="`apt-cache policy` exited with 100"):
+        script("preflight").foreign_packages("nvidia-.*", [None])
