@@ -71,7 +71,7 @@ def without_room(*words: str, seconds: float = 60) -> tuple[int, str]:
 def test_a_source_is_not_hidden_where_apt_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpuprov_node, "run", without_room)
     monkeypatch.setattr(effective, "find_program", lambda name: name)
-    with pytest.raises(Failed, match="`apt-get indextargets .* exited with 100"):
+    with pytest.raises(Failed, match=r"`apt-get indextargets .* exited with 100"):
         effective.offers({"repositories": [], "held": [], "packages": ["nvidia-driver"]})
 
 
