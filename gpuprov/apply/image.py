@@ -145,7 +145,7 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
     for place in places:
         if any(path.is_relative_to(each) for path in ways(place) for each in CLEARED):
             seen = "a boot may delete it"
-        elif theirs := next(filter(_is_of_others, above(place)), None):
+        elif theirs := next(filter(is_of_others, above(place)), None):
             seen = f"other users can replace it, by {theirs}"
         else:
             continue
@@ -156,7 +156,7 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
         )
 
 
-def _is_of_others(path: Path) -> bool:
+def is_of_others(path: Path) -> bool:
     """Return whether a user other than root can write a file or folder, or owns a link; False if it does not
     exist.
     """

@@ -126,8 +126,11 @@ def command(
         else:
             show(f"# {name}\n{text}")
     if kind == "systemd":
-        if user != "root":
-            _as_user(user, job.folder, Path(program), Path(sys.executable).resolve())
+        needed = job.folder, Path(program), Path(sys.executable).resolve()
+        if user == "root":
+            _as_root(*needed)
+        else:
+            _as_user(user, *needed)
         for written in filter(None, (job.metrics, job.page)):
             options.note(f"install -d -o {user} {written.parent}")
         options.note(f"systemctl daemon-reload && systemctl enable --now gpuprov-{what}.timer")
@@ -200,6 +203,19 @@ def _as_user(user: str, *needed: Path) -> None:
             options.warn(
                 f"{user} cannot read {path}: other users have no access to {wall};"
                 " move gpuprov and the fleet below /opt or /srv, or give --user root"
+            )
+
+
+def _as_root(*needed: Path) -> None:
+    """Warn of needed paths that another user can replace: the job runs them, or what they state, as root."""
+    from gpuprov.apply.image import is_of_others
+    from gpuprov.files.ways import above
+
+    for path in needed:
+        if theirs := next(filter(is_of_others, above(path)), None):
+            options.warn(
+                f"root runs {path}, and other users can replace it, by {theirs};"
+                " move gpuprov and the fleet below /opt or /srv, as root"
             )
 
 

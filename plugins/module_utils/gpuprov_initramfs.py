@@ -13,7 +13,7 @@ import contextlib
 import os
 import shutil
 
-from gpuprov_node import output
+from gpuprov_node import answer
 from gpuprov_replace import make_folders, replace
 
 TYPE_CHECKING = False
@@ -61,13 +61,16 @@ def making(kernel: str, image: str) -> "list[str]":
 
 
 def files_in(image: str) -> "list[str]":
-    """Return the paths of the files in an image, without a slash at the start; empty if it cannot be listed.
+    """Return the paths of the files in an image, without a slash at the start.
 
     `lsinitramfs` prints one path a line, dracut's `lsinitrd` also the nine columns of `ls -l`.
+
+    Raises:
+        Failed: it cannot be listed; `lsinitramfs` writes an image to /var/tmp first, which a user can fill.
     """
     if shutil.which("lsinitramfs"):
-        return output("lsinitramfs", image).splitlines()
-    rows = [line.split(None, 8) for line in output("lsinitrd", image).splitlines() if line.startswith("-")]
+        return answer("lsinitramfs", image).splitlines()
+    rows = [line.split(None, 8) for line in answer("lsinitrd", image).splitlines() if line.startswith("-")]
     return [row[8] for row in rows if len(row) == 9]
 
 

@@ -108,6 +108,20 @@ def output(*argv: str, seconds: float = 60) -> str:
     return said
 
 
+def answer(*argv: str, seconds: float = 60) -> str:
+    """Return the standard output of a program that succeeds.
+
+    Raises:
+        Failed: it is missing, failed or exceeded the time limit: its answer is then not known. Without room
+            on a disk that users can fill dnf prints nothing.
+    """
+    status, said = run(*argv, seconds=seconds)
+    if status:
+        how = f"gave no answer in {seconds:g} s" if status == TIMED_OUT else f"exited with {status}"
+        raise Failed(f"`{' '.join(argv)[:80]}` {how}", status)
+    return said
+
+
 def os_release(path: str = "/etc/os-release") -> "dict[str, str]":
     """Return the values of os-release(5) by name, without quotes.
 

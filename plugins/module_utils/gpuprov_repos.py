@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple
 
 from gpuprov_locks import RUN_DNF
-from gpuprov_node import output
+from gpuprov_node import answer, output
 from gpuprov_sources import IN_URL, NAMED_AT_MOST
 from gpuprov_versionlock import text_of
 
@@ -29,6 +29,8 @@ RELEASE_PACKAGES = re.compile(
 """Packages whose files state the repositories of a distribution, or of EPEL."""
 GENERATED = ("/etc/yum.repos.d/redhat.repo",)
 """Files of RHEL's own repositories, which subscription-manager(8) writes."""
+ID = re.compile(r"[A-Za-z0-9_.:-]+\Z")
+"""Ids of repositories that dnf uses; it leaves out others, and `main`, and refuses them as options."""
 FORM = "%{repoid}\t%{name}\n"
 
 
@@ -135,12 +137,17 @@ def is_of_distribution(path: str) -> bool:
 
 
 def _offered(ids: "list[str]", packages: "list[str]") -> "dict[str, set[str]]":
-    """Return id of a repository → those of the packages that it has, in dnf's cache and in any stream."""
+    """Return id of a repository → those of the packages that it has, in dnf's cache and in any stream.
+
+    Raises:
+        Failed: dnf does not answer.
+    """
     found = {}  # type: dict[str, set[str]]
+    ids = [each for each in ids if ID.match(each) and each != "main"]
     if ids and packages:
         chosen = [f"--repo={each}" for each in ids]
         asked = ["--cacheonly", "--quiet", "--setopt=*.module_hotfixes=1", "--setopt=skip_if_unavailable=1"]
-        listed = output(*RUN_DNF, *asked, *chosen, "repoquery", "--qf", FORM.strip(), *packages, seconds=25)
+        listed = answer(*RUN_DNF, *asked, *chosen, "repoquery", "--qf", FORM.strip(), *packages, seconds=25)
         for line in listed.splitlines():
             identity, tab, name = line.partition("\t")
             if tab:

@@ -5,7 +5,7 @@
 import glob
 import re
 
-from gpuprov_node import output
+from gpuprov_node import answer, output
 
 TARGETS = "$(REPO_URI)\t$(RELEASE)\t$(ORIGIN)\t$(SOURCESENTRY)\t$(FILENAME)"
 UNSIGNED = re.compile(r"(?im)\b(?:trusted|allow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
@@ -47,13 +47,16 @@ def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "lis
 
 
 def targets() -> "list[list[str]]":
-    """Return apt's index targets, each with the fields of `TARGETS`; empty if apt-get fails.
+    """Return apt's index targets, each with the fields of `TARGETS`.
 
     First all of them as files state them, then those with data of Release files.
+
+    Raises:
+        Failed: apt-get fails, as with compressed indexes if a user has filled /tmp.
     """
     found = []
     for options in (["--no-release-info"], []):
-        listed = output("apt-get", "indextargets", *options, "--format", TARGETS, "Created-By: Packages")
+        listed = answer("apt-get", "indextargets", *options, "--format", TARGETS, "Created-By: Packages")
         found += [line.split("\t") for line in listed.splitlines()]
     return [row for row in found if len(row) == len(TARGETS.split("\t"))]
 

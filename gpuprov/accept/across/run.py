@@ -296,14 +296,13 @@ class _Conductor:
 
     def _paths(self, groups: list[Group], answers: Mapping[str, Result]) -> None:
         """Add findings from NCCL's own logs about the paths between these nodes; skip groups of more than
-        `FEW` nodes, or with a missing log.
+        `FEW` nodes, or in which a node did not measure.
         """
         for group in groups:
-            logs = {node: str(part(answers.get(node), "value").get("log", "")) for node in group.nodes}
-            if len(group.nodes) <= FEW and all(logs.values()):
-                self._judge_paths(
-                    {node: _HOST.sub(f"{node}:", log[:LOG_LIMIT]) for node, log in logs.items()}
-                )
+            said = {node: part(answers.get(node), "value") for node in group.nodes}
+            if len(group.nodes) <= FEW and all(said.values()):
+                logs = {node: str(value.get("log", ""))[:LOG_LIMIT] for node, value in said.items()}
+                self._judge_paths({node: _HOST.sub(f"{node}:", log) for node, log in logs.items()})
 
     def _judge_paths(self, logs: Mapping[str, str]) -> None:
         """Add the findings from the logs of a group's nodes. What a log shows of its node, such as several
@@ -351,7 +350,8 @@ class _Conductor:
                 self._outcome.blame(Finding(found.level, f"nccl.{found.rule}", found.text), nodes)
 
 
-_OF_NODE = {"intra.transport", "inter.gdrdma", "interface.local", "version.mixed"}
+# NCCL writes its log to /tmp, which a user can fill: without it the paths are not known.
+_OF_NODE = {"log.empty", "intra.transport", "inter.gdrdma", "interface.local", "version.mixed"}
 _HOST = re.compile(r"(?m)^[^\s:]+:(?=\d+:\d+ \[)")
 """Host name at the start of a line of NCCL's log; replaced by the inventory's name, as host names may repeat.
 """

@@ -125,14 +125,17 @@ table() {
     command -v nft >/dev/null && nft -p list table inet gpuprov 2>/dev/null
 }
 
+write_unit() { # name, text; by no here-document: bash may write it to /tmp, which any user can fill
+    printf '%s\n' "$2" >"$units/$1"
+}
+
 write_units() { # seconds
     # systemd 239 (RHEL 8) rejects Restart= of a oneshot, and only a oneshot holds back the units after it: if the one
     # for the boot fails, the other one tries again. By default that would require sysinit.target, and so start the
     # first one once more.
     # Not the alias of sshd's unit: systemd would keep it apart while the unit is masked, and mix up both after that.
     unit=$(sshd_unit)
-    cat >$units/gpuprov-deadman.service <<EOF_UNIT || return
-[Unit]
+    write_unit gpuprov-deadman.service "[Unit]
 Description=Restore the old SSH and firewall
 DefaultDependencies=no
 After=sysinit.target
@@ -140,20 +143,16 @@ Before=shutdown.target
 Conflicts=shutdown.target
 StartLimitIntervalSec=0
 [Service]
-ExecStart=/bin/sh $home/switch restore "no new login proved the change in time"
+ExecStart=/bin/sh $home/switch restore \"no new login proved the change in time\"
 Restart=on-failure
 RestartPreventExitStatus=3
-RestartSec=5
-EOF_UNIT
-    cat >$units/gpuprov-deadman.timer <<EOF_UNIT || return
-[Unit]
+RestartSec=5" || return
+    write_unit gpuprov-deadman.timer "[Unit]
 Description=Wait for a new login to prove a change of SSH or firewall
 [Timer]
 OnActiveSec=$1
-AccuracySec=100ms
-EOF_UNIT
-    cat >$units/gpuprov-deadman-boot.service <<EOF_UNIT || return
-[Unit]
+AccuracySec=100ms" || return
+    write_unit gpuprov-deadman-boot.service "[Unit]
 Description=Restore the old SSH and firewall after a boot interrupted a change
 DefaultDependencies=no
 RequiresMountsFor=/var/lib/gpuprov /etc
@@ -167,11 +166,10 @@ ConditionPathExists=|$home/restoring
 OnFailure=gpuprov-deadman.service
 [Service]
 Type=oneshot
-ExecStart=/bin/sh $home/switch restore "the node was booted before a new login had proved the change"
+ExecStart=/bin/sh $home/switch restore \"the node was booted before a new login had proved the change\"
 SuccessExitStatus=3
 [Install]
-WantedBy=sysinit.target
-EOF_UNIT
+WantedBy=sysinit.target" || return
     mkdir -p $units/sysinit.target.wants || return
     ln -sf $units/gpuprov-deadman-boot.service $units/sysinit.target.wants/ || return
     systemctl daemon-reload

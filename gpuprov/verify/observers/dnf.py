@@ -71,8 +71,11 @@ class Dnf(Observed):
         """Each enabled repository as `URL ID`, the URL without a slash at the end.
 
         If a file other than gpuprov's states the URL too, `URL ID in another file`.
+
+        Raises:
+            NodeFailed: dnf fails.
         """
-        files = parse_files(self.run(REPOSITORIES).stdout)
+        files = parse_files(self._described)
         others = {
             url for identity, url in self._repositories.items() if files.get(identity) != OWN_FILES["dnf"]
         }
@@ -83,17 +86,23 @@ class Dnf(Observed):
 
     @cached_property
     def _repositories(self) -> dict[str, str]:
-        """Id → URL of the enabled repositories."""
+        """Id → URL of the enabled repositories; raises as `_described`."""
         return parse_repositories(self._described)
 
     @cached_property
     def _described(self) -> str:
-        """Output of `dnf repoinfo`."""
-        return str(self.run(REPOSITORIES).stdout)
+        """Output of `dnf repoinfo`.
+
+        Raises:
+            NodeFailed: it fails, as without room for its lock on a disk that users can fill.
+        """
+        return self.ask(REPOSITORIES)
 
     @cached_property
     def _of_distribution(self) -> set[str]:
-        """Ids of the repositories of the distribution and of EPEL whose signatures dnf checks."""
+        """Ids of the repositories of the distribution and of EPEL whose signatures dnf checks; raises as
+        `_described`.
+        """
         rows = (line.split(" ", 1) for line in lines_of(self.run(OWNERS).stdout))
         files = {row[0] for row in rows if len(row) == 2 and re.fullmatch(RELEASE_PACKAGES, row[1])}
         unsigned = {line.strip("[]") for line in lines_of(self.run(UNSIGNED).stdout)}
@@ -108,10 +117,13 @@ class Dnf(Observed):
         Args:
             packages: names of packages.
             own: URLs that are expected.
+
+        Raises:
+            NodeFailed: dnf fails.
         """
         ours = {uri.rstrip("/") for uri in own}
         known = {name: url for name, url in self._repositories.items() if name not in self._of_distribution}
-        rows = (line.split() for line in lines_of(self.run(OFFERS % " ".join(packages)).stdout))
+        rows = (line.split() for line in lines_of(self.ask(OFFERS % " ".join(packages))))
         offering = {known[row[0]] for row in rows if len(row) == 2 and row[0] in known}
         named = {url for url in known.values() if "nvidia" in url.lower()}
         return sorted((offering | named) - ours)

@@ -29,7 +29,7 @@ STEMS = (
 OWNERS = STEMS + ' [ $# = 0 ] || grep -HxF {paths} -- "$@" || test $? -eq 1'
 # S: stamps of the lists, R: record, K: configuration files, M: checksums of the packages, N: files now,
 # C: checksums of the files. Configuration files are excluded, as in the record, and documentation, which a
-# system may leave out.
+# system may leave out. `sort` writes long lists to /tmp, which a user can fill: it then prints nothing.
 COMPARED = (
     STEMS
     + r"""
@@ -46,8 +46,10 @@ found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' 
   for each; do cat "${each%.list}.conffiles" 2>/dev/null; done | sed 's,^[^/]*,K ,'
   checksums "$@" | sed "s/^/M /; s/^\(M # .*\)\.md5sums\$/\1/; s/^\(M # .*\):$own\$/\1/"
   { record | sed -n 's/^[^#/]*\(\/[^\t]*\)\t.*/\1/p'; checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p'; } |
-    sort -u | found 'N %y %m %U %G %s %T@ %p\t%l\n'
-  checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%C@ %y %s %p\n' | sort -rn |
+    awk '!seen[$0]++' | found 'N %y %m %U %G %s %T@ %p\t%l\n'
+  order=$(checksums "$@" | sed -n 's/^[0-9a-f]\{32\}  /\//p' | found '%C@ %y %s %p\n' |
+    sort -rn) || echo C failed
+  printf '%s\n' "$order" |
     awk -v left={budget} '$2 == "f" && $3 <= left { left -= $3; print substr($0, index($0, "/")) }' |
     tr '\n' '\0' | { xargs -0 -r md5sum -- || echo failed; } | sed 's/^/C /'
 } | awk '

@@ -6,7 +6,8 @@ from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.package_files import Compared, compare, comparison
 
 # R: files by rpm's database, N: files now, C: checksums of the files. Configuration, documentation, licenses
-# and ghosts are excluded, as are files that rpm did not install; a system may leave documentation out.
+# and ghosts are excluded, as are files that rpm did not install; a system may leave documentation out. `sort`
+# writes long lists to /tmp, which a user can fill: it then prints nothing.
 COMPARED = r"""
 rows() {
   rpm -q --qf '[%{=NAME}\t%{=ARCH}\t<%{FILEFLAGS:fflags}>\t%{FILESTATES}\t%{FILEMODES:octal}'\
@@ -19,10 +20,11 @@ rows() {
 found() { tr '\n' '\0' | xargs -0 -r sh -c 'find "$@" -maxdepth 0 -printf "$0"' "$1" 2>/dev/null; }
 {
   rows | sed 's/^/R\t/'
-  rows | cut -f 10 | sort -u | found 'N\t%y\t%m\t%u %g\t%s\t%T@\t%p\t%l\n'
+  rows | cut -f 10 | awk '!seen[$0]++' | found 'N\t%y\t%m\t%u %g\t%s\t%T@\t%p\t%l\n'
   for each in 32:md5sum 64:sha256sum 96:sha384sum 128:sha512sum; do
-    rows | awk -F '\t' -v digits="${each%:*}" 'length($9) == digits + 0 { print $10 }' |
-      found '%C@\t%y\t%s\t%p\n' | sort -rn |
+    order=$(rows | awk -F '\t' -v digits="${each%:*}" 'length($9) == digits + 0 { print $10 }' |
+      found '%C@\t%y\t%s\t%p\n' | sort -rn) || printf 'C\tfailed\n'
+    printf '%s\n' "$order" |
       awk -F '\t' -v left={budget} '$2 == "f" && $3 <= left { left -= $3; print $4 }' |
       tr '\n' '\0' | { xargs -0 -r "${each#*:}" -- || echo failed; } | sed 's/^/C\t/; s/  /\t/'
   done

@@ -17,15 +17,16 @@ from gpuprov.untrusted import lines_of, regex
 from gpuprov.verify.observers.base import Observed
 from gpuprov.verify.observers.user_files import checksum_of
 
+# No here-document: bash writes a long one to /tmp, before 5.1 any, and goes on without it if that is full.
 PROCESSES = (
     "rows=$(ps -C sshd -p 1 -o pid=,euid=,ruid=,pidns=,etimes=) || exit;"
-    " grep -aE '^ *(1|[0-9]+ +0 +0) ' <<END\n$rows\nEND\n:"
+    " printf '%s\\n' \"$rows\" | grep -aE '^ *(1|[0-9]+ +0 +0) '; [ $? -lt 2 ]"
 )
 """Root's processes of this name, and process 1: a user can have any number of that name."""
 TITLES = "ps -ww -o pid=,args= -p %s"
 """Command lines of root's processes alone: those of users can be of any length."""
 # Not by `ss -p`, which looks at all open files of all processes: a user can have millions.
-SOCKETS = "sockets=$(ss -Hltne) || exit; grep -av ' uid:[1-9]' <<END\n$sockets\nEND\n:"
+SOCKETS = "sockets=$(ss -Hltne) || exit; printf '%s\\n' \"$sockets\" | grep -av ' uid:[1-9]'; [ $? -lt 2 ]"
 """Listening sockets of root, with their numbers (`ino:`): those of users can be a list of any length."""
 HELD = "find{} -maxdepth 1 -lname 'socket:*' -printf '%%l\\n'"
 """Sockets of processes, by the folders of their open files."""

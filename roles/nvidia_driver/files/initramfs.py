@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import gpuprov_initramfs as initramfs
+from gpuprov_failures import Failed
 from gpuprov_node import output
 
 MODULE = re.compile(r"(?:^|/)nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
@@ -27,7 +28,11 @@ def newer(path: str, image: str) -> bool:
 
 
 def outdated(image: str, kernel: str, asked: dict) -> bool:
-    """Return whether an image is older than a setting, or than the driver's module and contains one."""
+    """Return whether an image is older than a setting, or than the driver's module and contains one.
+
+    Raises:
+        Failed: its files cannot be listed.
+    """
     if any(newer(path, image) for path in asked["settings"]):
         return True
     found = [output("modinfo", "-k", kernel, "-F", "filename", name).strip() for name in asked["modules"]]
@@ -48,6 +53,17 @@ def failure(command: list[str]) -> dict | None:
     return {"says": f"{' '.join(command)} exited with {done.returncode}: {last}", "do": None}
 
 
+def remade(image: str, kernel: str, asked: dict) -> tuple[bool, dict | None]:
+    """Make an image again if it is outdated; return whether it was made, and the failure."""
+    try:
+        if not outdated(image, kernel, asked):
+            return False, None
+        failed = failure(initramfs.making(kernel, image))
+        return not failed and not outdated(image, kernel, asked), failed
+    except Failed as error:
+        return False, {"says": f"{image}: {error}", "do": None}
+
+
 def main() -> None:
     """Make the outdated images of the kernels again, until one fails; print the new images and the failure as
     JSON.
@@ -56,11 +72,10 @@ def main() -> None:
     rebuilt, failed = [], None
     for kernel in asked["kernels"]:
         image = initramfs.image_of(kernel)
-        if failed or image is None or not outdated(image, kernel, asked):
+        if failed or image is None:
             continue
-        failed = failure(initramfs.making(kernel, image))
-        if not failed and not outdated(image, kernel, asked):
-            rebuilt.append(image)
+        made, failed = remade(image, kernel, asked)
+        rebuilt += [image] if made else []
     sys.stdout.write(
         "\n" + json.dumps({"changed": bool(rebuilt), "rebuilt": rebuilt, "failure": failed}) + "\n"
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 import gpuprov_dnf
 from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
-from gpuprov_node import database, os_release, output, run
+from gpuprov_node import answer, database, os_release, output, run
 
 EFI = Path("/sys/firmware/efi/efivars")
 SECURE_BOOT = EFI / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"  # UEFI global variables
@@ -130,6 +130,9 @@ def foreign_packages(pattern: str, sources: list) -> dict:
     """Return driver package → address, of other repositories than those given (None: the distribution's own).
 
     The origin of a version that no repository offers any more is unknown; such a package is left out.
+
+    Raises:
+        Failed: apt fails, as with compressed indexes if a user has filled /tmp.
     """
     names = output("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
@@ -137,7 +140,7 @@ def foreign_packages(pattern: str, sources: list) -> dict:
         return {}
     # ` 500 URL bookworm/main amd64 Packages`, of a flat repository ` 500 URL  Packages`
     release = re.compile(r"(?m)^ +-?\d+ (\S+ .*)Packages\n +release .*?\bo=([^,\n]*)")
-    origins = dict(release.findall(output("apt-cache", "policy")))
+    origins = dict(release.findall(answer("apt-cache", "policy")))
 
     def wanted(offer: str, url: str) -> bool:
         return any(
@@ -146,7 +149,7 @@ def foreign_packages(pattern: str, sources: list) -> dict:
         )
 
     foreign = {}
-    for part in re.split(r"(?m)^(?=\S)", output("apt-cache", "policy", *installed))[1:]:
+    for part in re.split(r"(?m)^(?=\S)", answer("apt-cache", "policy", *installed))[1:]:
         name = part.split(":\n")[0]
         current = re.search(r"(?m)^ \*\*\* \S+.*\n((?: {8,}.*\n?)*)", part)
         offers = re.findall(r"-?\d+ ((\S+) .*)Packages", current.group(1)) if current else []

@@ -65,7 +65,7 @@ def units() -> list[str]:
     files = [*ROOT.glob("gpuprov/**/node/*.service"), *ROOT.glob("roles/*/templates/*.service.j2")]
     switch = (ROOT / "gpuprov/access/node/deadman.sh").read_text()
     return [f"{path.name}\n{path.read_text()}" for path in files] + re.findall(
-        r"(?s)cat >(\S+\.service <<EOF_UNIT.*?)\nEOF_UNIT", switch
+        r'(?s)write_unit (\S+\.service ".*?)" \|\| return', switch
     )
 
 

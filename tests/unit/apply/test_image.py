@@ -128,9 +128,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in folders that only its owner, in place of root, can write."""
     monkeypatch.setattr(module, "ROOT", os.getuid())
     monkeypatch.setattr(module, "CLEARED", (str(tmp_path / "cleared"),))
-    is_of_others = module._is_of_others
+    is_of_others = module.is_of_others
     monkeypatch.setattr(
-        module, "_is_of_others", lambda path: path.is_relative_to(tmp_path) and is_of_others(path)
+        module, "is_of_others", lambda path: path.is_relative_to(tmp_path) and is_of_others(path)
     )
     for name in ("opt", "cleared"):
         program = tmp_path / name / "bin/gpuprov"

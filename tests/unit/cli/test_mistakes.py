@@ -153,8 +153,17 @@ def test_a_nightly_user_who_cannot_reach_the_fleet_is_reported_of(
     said = screen("schedule drift", capsys, 0)
     assert f"Warning: gpuprov cannot read {folder}: " in said
     assert "install -m 644 ~/.ssh/known_hosts /var/lib/gpuprov-controller/.ssh/known_hosts" in said
-    assert "Warning" not in screen("schedule drift --user root", capsys, 0)
+    assert "cannot read" not in screen("schedule drift --user root", capsys, 0)
     assert closed(Path("/usr/bin/env"), "gpuprov") is None
+
+
+def test_a_job_of_root_warns_of_what_others_can_replace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lock(Lock(inputs="0" * 64, groups={}), folder / "fleet.lock.yml")
+    monkeypatch.setattr("gpuprov.apply.image.is_of_others", lambda path: path == folder)
+    said = screen("schedule drift --user root", capsys, 0)
+    assert f"Warning: root runs {folder}, and other users can replace it, by {folder}; move gpuprov" in said
 
 
 def test_a_question_names_the_nodes_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,7 @@ def sources(
         return "\n".join("\t".join([*row, f"{path}:1", str(index)]) for row in known)
 
     monkeypatch.setattr(gpuprov_sources, "output", output)
+    monkeypatch.setattr(gpuprov_sources, "answer", output)
     return [row[1:] for row in gpuprov_sources.offers(["http://mirror/cuda"], ["libcuda1"])]
 
 

@@ -39,10 +39,45 @@ def test_packages_that_dpkg_does_not_list_in_time_are_not_taken_for_none() -> No
         script("preflight").foreign_packages("nvidia-.*", [None])
 
 
-@pytest.mark.usefixtures("late")
-def test_a_repository_is_not_hidden_by_keeping_dnf_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"), [(gpuprov_node.TIMED_OUT, "gave no answer in 25 s"), (1, "exited with 1")]
+)
+def test_a_repository_is_not_hidden_by_what_users_do_to_dnf(
+    status: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have dnf kept busy, or without room for its lock: a user can fill the disk of /var."""
+    monkeypatch.setattr(gpuprov_node, "run", lambda *_words, seconds=60: (status, ""))
     other = gpuprov_repos.Repository("/etc/yum.repos.d/x.repo", 1, "x", ("https://x.example",), True, "")
     monkeypatch.setattr(gpuprov_repos, "repositories", lambda: [other])
     monkeypatch.setattr(effective, "find_program", lambda name: None if name == "apt-get" else name)
-    with pytest.raises(Failed, match="gave no answer in 25 s"):
+    with pytest.raises(Failed, match=said):
         effective.offers({"repositories": [], "held": ["nvidia-driver"], "packages": []})
+
+
+@pytest.mark.parametrize("odd", ["main", "a b", "$releasever", "x;y"])
+def test_dnf_is_asked_about_repositories_that_it_uses(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out others: for an unknown one it lists nothing of the rest."""
+    asked: list[str] = []
+    monkeypatch.setattr(gpuprov_repos, "answer", lambda *words, **_: asked.extend(words) or "x\tlibcuda\n")
+    assert gpuprov_repos._offered(["x", odd], ["libcuda"]) == {"x": {"libcuda"}}
+    assert [word for word in asked if word.startswith("--repo=")] == ["--repo=x"]
+
+
+def without_room(*words: str, seconds: float = 60) -> tuple[int, str]:
+    """Answer as apt whose /tmp a user has filled, where it unpacks compressed indexes."""
+    return (0, "ii  nvidia-driver\n") if words[0] == "dpkg-query" else (100, "")
+
+
+def test_a_source_is_not_hidden_where_apt_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpuprov_node, "run", without_room)
+    monkeypatch.setattr(effective, "find_program", lambda name: name)
+    with pytest.raises(Failed, match=r"`apt-get indextargets .* exited with 100"):
+        effective.offers({"repositories": [], "held": [], "packages": ["nvidia-driver"]})
+
+
+def test_a_driver_of_another_repository_is_not_hidden_where_apt_has_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpuprov_node, "run", without_room)
+    with pytest.raises(Failed, match="`apt-cache policy` exited with 100"):
+        script("preflight").foreign_packages("nvidia-.*", [None])

@@ -102,3 +102,14 @@ def test_an_image_that_cannot_be_made_is_a_failure(
     said = answer(node, capsys, blacklist=NEW, module=OLD, inside="")
     assert said["changed"] is False
     assert said["failure"]["says"].endswith("exited with 1: no room")
+
+
+def test_an_image_whose_files_cannot_be_listed_is_no_newer_one(
+    node: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Have a /var/tmp that a user has filled, to which `lsinitramfs` writes: an older driver stayed."""
+    for path in (node / "bin").glob("lsinit*"):
+        path.write_text("#!/bin/sh\necho early/microcode\nexit 1\n")
+    document = answer(node, capsys, blacklist=OLD, module=NEW, inside="")
+    assert document["changed"] is False
+    assert "exited with 1" in document["failure"]["says"]

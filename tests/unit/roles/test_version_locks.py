@@ -135,13 +135,12 @@ def test_repositories_that_are_not_the_locks(tmp_path: Path, monkeypatch: pytest
     ]
     found = repos.repositories(str(tmp_path))
     monkeypatch.setattr(repos, "repositories", lambda: found)
-    monkeypatch.setattr(repos, "output", lambda *_, **__: "site\tlibnccl\n")
+    monkeypatch.setattr(repos, "answer", lambda *_, **__: "site\tlibnccl\n")
+    monkeypatch.setattr(repos, "output", lambda *_, **__: "")
     assert repos.offers([own], ["libnccl"]) == [
         [f"{tmp_path}/site.repo:1", "http://site/nvidia", "", ["libnccl"]]
     ]
-    monkeypatch.setattr(
-        repos, "output", lambda *argv, **_: "epel-release" if argv[0] == "rpm" else "site\tlibnccl\n"
-    )
+    monkeypatch.setattr(repos, "output", lambda *_, **__: "epel-release")
     assert repos.offers([own], ["libnccl"]) == []
     monkeypatch.setattr(repos, "repositories", lambda: [each._replace(unsigned="gpgcheck") for each in found])
     assert [row[2] for row in repos.offers([own], ["libnccl"])] == ["gpgcheck"]

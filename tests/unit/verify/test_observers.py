@@ -110,6 +110,19 @@ def test_a_signed_repository_of_the_distribution_is_no_foreign_one(
     assert Dnf.get_module(node(answers)).foreign(["perf"], ["http://m/cuda"]) == found
 
 
+@pytest.mark.parametrize("silent", [REPOSITORIES, OFFERS % "perf"])
+def test_without_an_answer_of_dnf_repositories_are_not_known(silent: str) -> None:
+    """Have no room for dnf's lock, where users can fill the disk: a foreign repository was hidden so."""
+    row = "Repo-id : site\nRepo-baseurl : http://site/\nRepo-filename : /etc/yum.repos.d/site.repo\n\n"
+    said = {REPOSITORIES: row, OFFERS % "perf": "site perf\n", OWNERS: "", UNSIGNED: ""}
+    answers = {command: (0, out, "") for command, out in said.items()}
+    answers[silent] = 1, "", "[Errno 28] No space left on device\n"
+    host = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    host.backend.set_host(host)
+    with pytest.raises(NodeFailed, match="No space left on device"):
+        Dnf.get_module(host).foreign(["perf"], [])
+
+
 def test_a_package_of_rpm_in_two_versions_is_named_and_kernels_and_keys_are_not() -> None:
     rows = "libnccl x86_64\nglibc i686\nglibc x86_64\nlibnccl x86_64\n" + 2 * "kernel-headers x86_64\n"
     several = 2 * "kernel-core x86_64\n" + 2 * "gpg-pubkey (none)\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ class Machine:
 
     def run(self, command: str, *words: str) -> SimpleNamespace:
         """Return the answer to a command."""
-        command %= tuple(map(shlex.quote, words))
+        command = command % tuple(map(shlex.quote, words)) if words else command  # as testinfra
         self.asked.append(command)
         out = next((text for start, text in self.answers.items() if command.startswith(start)), "")
         if command.startswith("for who in"):
@@ -190,6 +191,19 @@ def test_processes_of_users_named_sshd_are_not_in_the_answer(tmp_path: Path) -> 
     path = f"{tmp_path}:{os.environ['PATH']}"
     done = subprocess.run(["sh", "-c", PROCESSES], capture_output=True, check=True, env={"PATH": path})
     assert done.stdout.decode().splitlines() == rows
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="its shell is another one")
+@pytest.mark.parametrize(("program", "command"), [("ps", PROCESSES), ("ss", SOCKETS)])
+def test_bash_needs_no_room_in_tmp_for_the_rows_of_sshd(program: str, command: str, tmp_path: Path) -> None:
+    """Have a shell that can write no file, as sh of RHEL where a user has filled /tmp: sshd is looked at."""
+    row = "LISTEN 0 9 *:22 *:* ino:7 sk:1" if program == "ss" else " 1  0  0  4026531836  99"
+    write_program(tmp_path / program, f"yes '{row}' | head -c 300000")
+    full = f"trap '' XFSZ; ulimit -f 0; {command}"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BASH_COMPAT": "5.0"}
+    done = subprocess.run(["bash", "-c", full], capture_output=True, check=True, env=environment)
+    assert row.encode() in done.stdout
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("path", ["none", "run/sshd.pid", "/run/a b", "/run/$(id)", "/run/\N{EM DASH}", "-x"])

@@ -73,7 +73,7 @@ ADDRESS = ip_address("192.0.2.2")
 MADE = handle(ADDRESS)
 
 
-LOOK = {"gpus": [0, 1], "host": "localhost", "names": ["NVIDIA H200"] * 2, "nvlinks": 18, "rdma": []}
+LOOK = {"gpus": [0, 1], "host": "localhost", "names": ["NVIDIA H200"] * 2, "nvlinks": 0, "rdma": []}
 
 
 def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,8 @@ def sound(name: str, order: dict[str, Any]) -> dict[str, Any]:
         }
         for step, first, second in wanted["steps"]
     ]
-    return {"value": {"exchange": exchange, "reduced": {"value": 45.0, "wrong": None}, "log": ""}}
+    log = "vm:1:1 [0] NCCL INFO NCCL version 2.28.3+cuda13.0\n"
+    return {"value": {"exchange": exchange, "reduced": {"value": 45.0, "wrong": None}, "log": log}}
 
 
 def search(names: list[str], answer: Answer, **others: Any) -> Outcome:
@@ -518,6 +519,23 @@ def test_the_log_of_a_node_rejects_that_node_alone(stated: dict[str, str]) -> No
     stated = {"transport": "NET/IB/0", **stated}
     assert rejected(search(NAMES, with_log(), inter="ib")) == []
     assert rejected(search(NAMES, with_log(gpu03=stated), inter="ib")) == ["gpu03"]
+
+
+@pytest.mark.parametrize("log", ["", "vm: no room\n"])
+def test_a_node_without_a_log_is_rejected_alone(log: str) -> None:
+    """Have a /tmp that a user has filled, where NCCL writes its log: the node's paths are not known."""
+    sockets = with_log(gpu03={"transport": "NET/Socket/0"})
+
+    def answer(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        """Answer with that log of gpu03, which sends by sockets."""
+        result = sockets(name, order)
+        if name == "gpu03" and order["do"] == "join":
+            result["value"]["log"] = log
+        return result
+
+    outcome = search(NAMES, answer, inter="ib")
+    assert rejected(outcome) == ["gpu03"]
+    assert {path.rule for path in outcome.paths if path.level == "bad"} == {"nccl.log.empty"}
 
 
 def test_different_versions_of_nccl_count_for_both_nodes() -> None:
