@@ -16,7 +16,7 @@ import time
 import gpuprov_debconf as debconf
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import foreign_removals, require_words
+from gpuprov_node import foreign_removals, require_words, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,6 +144,15 @@ def errors_of(said: str) -> str:
     reasoned = r"dpkg: (?:error processing|dependency problems).*(?:\r?\n .*)+"
     lines = re.findall(rf"(?m)^(?:{reasoned}|(?:E|W|Err|Error|dpkg):.*|Error! .*)", said)
     return " ".join(dict.fromkeys(" ".join(re.sub("^(E|W|Err): ?", "", line).split()) for line in lines))
+
+
+def rejects_sources() -> bool:
+    """Return whether apt rejects its lists of sources as a whole, as where two contradict each other.
+
+    It then reads none, and offers nothing to install, until a role writes the lock's sources.
+    """
+    status, said = run("sh", "-c", "exec 2>&1; exec apt-get indextargets --no-release-info")
+    return status != 0 and "E: The list of sources could not be read." in said.splitlines()
 
 
 def fetch(seconds: int, *words: str) -> None:

@@ -166,7 +166,8 @@ def test_limits_that_podman_cannot_read_are_not_replaced(driven: StubDriverNode)
     driven.node.run(f"cat >{SITE}", input="[containers]\ndefault_ulimits = [\n")
     outcome, changed = driven.apply("podman")
     [failed] = outcome.failed
-    assert "Podman does not report: `podman create --help` exited with 1; correct these" in failed["msg"]
+    assert "Podman does not report: `podman create --help` exited with 1: " in failed["msg"]
+    assert "expected value; correct these" in failed["msg"]
     assert changed == []
     assert driven.says(f"cat {CONFIG}") == before
     driven.node.run(f"rm {SITE}")

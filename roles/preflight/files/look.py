@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import gpuprov_dnf
+from gpuprov_apt import rejects_sources
 from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import answer, database, os_release, output, run
@@ -129,14 +130,15 @@ def bare_key(text: str) -> str:
 def foreign_packages(pattern: str, sources: list) -> dict:
     """Return driver package → address, of other repositories than those given (None: the distribution's own).
 
-    The origin of a version that no repository offers any more is unknown; such a package is left out.
+    The origin of a version that no repository offers any more is unknown; such a package is left out. So are
+    all where apt rejects its sources.
 
     Raises:
-        Failed: apt fails, as with compressed indexes if a user has filled /tmp.
+        Failed: apt fails otherwise, as with compressed indexes if a user has filled /tmp.
     """
     names = output("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
-    if not installed:
+    if not installed or rejects_sources():
         return {}
     # ` 500 URL bookworm/main amd64 Packages`, of a flat repository ` 500 URL  Packages`
     release = re.compile(r"(?m)^ +-?\d+ (\S+ .*)Packages\n +release .*?\bo=([^,\n]*)")

@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 import gpuprov_repos as repos
+from gpuprov_apt import rejects_sources
 from gpuprov_manager import package_manager
 from gpuprov_sources import offers
 
@@ -97,13 +98,13 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
 
 def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
     """Return the state of apt's sources: the distribution's archive, other files that name the role's
-    repositories, and sources that offer packages of the lock.
+    repositories, and sources that offer packages of the lock: none where apt rejects all.
     """
     own = [url.rstrip("/") for url in urls]
     return {
         "archive": archive(ours),
         "foreign": foreign(ours, urls),
-        "offers": offers(own, packages, rewritten=ours),
+        "offers": [] if rejects_sources() else offers(own, packages, rewritten=ours),
         "key_files": [],
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gpuprov_apt
 import gpuprov_node
 import gpuprov_repos
 import gpuprov_sshd
@@ -73,6 +74,29 @@ def test_a_source_is_not_hidden_where_apt_has_no_room(monkeypatch: pytest.Monkey
     monkeypatch.setattr(effective, "find_program", lambda name: name)
     with pytest.raises(Failed, match=r"`apt-get indextargets .* exited with 100"):
         effective.offers({"repositories": [], "held": [], "packages": ["nvidia-driver"]})
+
+
+REJECTED = "E: Conflicting values set for option Signed-By\nE: The list of sources could not be read.\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "found"), [(100, REJECTED, True), (100, "", False), (0, "", False)]
+)
+def test_sources_that_contradict_each_other_are_no_lack_of_room(
+    status: int, said: str, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpuprov_apt, "run", lambda *_words: (status, said))
+    assert gpuprov_apt.rejects_sources() is found
+
+
+def test_the_role_writes_sources_where_apt_rejects_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    repositories, preflight = script("repositories"), script("preflight")
+    for look in (repositories, preflight):
+        monkeypatch.setattr(look, "rejects_sources", lambda: True)
+    monkeypatch.setattr(gpuprov_node, "run", without_room)
+    monkeypatch.setattr(repositories, "targets", list)
+    assert repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])["offers"] == []
+    assert preflight.foreign_packages("nvidia-.*", [None]) == {}
 
 
 def test_a_driver_of_another_repository_is_not_hidden_where_apt_has_no_room(
