@@ -135,6 +135,11 @@ def go_down(
     )
 
 
+def cleared_above(place: Path) -> str | None:
+    """Return the folder of `CLEARED` that a path is in, also by a link on the way, or None."""
+    return next((each for way in ways(place) for each in CLEARED if way.is_relative_to(each)), None)
+
+
 def refuse_what_is_lost(password: str | None) -> None:
     """Refuse a reboot after which the unit could not start gpuprov.
 
@@ -148,10 +153,7 @@ def refuse_what_is_lost(password: str | None) -> None:
             do="run gpuprov as root, or reboot it yourself, then apply again",
         )
     for place in (sys.executable, str(Path(gpuprov.__file__).parent), str(Path.cwd())):
-        cleared = next(
-            (each for way in ways(Path(place)) for each in CLEARED if way.is_relative_to(each)), None
-        )
-        if cleared:
+        if cleared := cleared_above(Path(place)):
             raise Cannot(
                 f"{place} may be deleted at boot, which can clear {cleared}",
                 do="move gpuprov and the fleet elsewhere, or reboot it yourself, then apply again",

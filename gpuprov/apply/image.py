@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprov
-from gpuprov.apply.afterboot import CLEARED
+from gpuprov.apply.afterboot import cleared_above
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.kernel_modules.archive_file import image_store
 from gpuprov.apply.kernel_modules.once import Once
@@ -24,7 +24,7 @@ from gpuprov.apply.playbook import NodeOutcome
 from gpuprov.drift.judge import Difference, NodeDrift
 from gpuprov.drift.survey import survey
 from gpuprov.errors import InvalidInput, NodeFailed, Refused
-from gpuprov.files.ways import above, ways
+from gpuprov.files.ways import above
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.inventory.firstboot.files import (
     NODE,
@@ -140,10 +140,10 @@ def refuse_program_of_others(places: Iterable[Path]) -> None:
 
     Raises:
         Refused: a file or a folder above it belongs to another user or can be written by others, or it is in
-            a folder of `CLEARED`; also where a link leads to it, or to another link.
+            a folder that a boot clears; also where a link leads to it, or to another link.
     """
     for place in places:
-        if any(path.is_relative_to(each) for path in ways(place) for each in CLEARED):
+        if cleared_above(place):
             seen = "a boot may delete it"
         elif theirs := next(filter(is_of_others, above(place)), None):
             seen = f"other users can replace it, by {theirs}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprov.cli.common import completion, options, this_machine
-from gpuprov.cli.common.ahead import importing
+from gpuprov.cli.common.ahead import import_ahead
 from gpuprov.cli.common.staleness import warn_if_stale
 from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
@@ -196,7 +197,7 @@ def proposed(
     """
     from gpuprov.apply.proposal import propose, with_verification
 
-    ahead = importing("history.verified", "model.nodeset", "report.text")
+    ahead = partial(import_ahead, "history.verified", "model.nodeset", "report.text")
     proposal = propose(chosen.lock, chosen.names, how, roles=roles, full=full, meanwhile=ahead)
 
     from gpuprov.history.verified import keep_verdict, not_verified

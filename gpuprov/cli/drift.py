@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.ahead import importing
+from gpuprov.cli.common.ahead import import_ahead
 from gpuprov.cli.common.report_files import ReportFiles, report_options
 from gpuprov.cli.common.security import notes_about, print_notes, read_ahead
 from gpuprov.cli.common.terminal import say, tell, waiting
@@ -117,7 +117,7 @@ def _look(chosen: options.Chosen, local: bool) -> Run:
 
 def _read_ahead(lock: Lock) -> None:
     """Import what judges and prints answers, and read the bulletins: it takes as long as a node's answer."""
-    importing("history", "model.nodeset", "report.documents", "report.text")()
+    import_ahead("history", "model.nodeset", "report.documents", "report.text")
     read_ahead(lock)
 
 

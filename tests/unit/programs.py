@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 
 def write_program(path: Path, body: str) -> Path:
@@ -10,3 +13,9 @@ def write_program(path: Path, body: str) -> Path:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
+
+
+def leave_no_room_to_sort(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `sort` fail as where a user has filled /tmp, to which it writes a long list."""
+    write_program(folder / "sort", "echo 'sort: write failed: No space left on device' >&2; exit 2")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

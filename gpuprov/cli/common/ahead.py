@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 
 
-def importing(*modules: str) -> Callable[[], None]:
-    """Return a function that imports modules of gpuprov, stated without `gpuprov.`."""
-    return partial(_import, modules)
-
-
-def _import(modules: tuple[str, ...]) -> None:
-    """Import modules of gpuprov."""
+def import_ahead(*modules: str) -> None:
+    """Import modules of gpuprov, stated without `gpuprov.`."""
     for module in modules:
         import_module(f"gpuprov.{module}")

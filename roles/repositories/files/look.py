@@ -22,6 +22,7 @@ from pathlib import Path
 
 import gpuprov_repos as repos
 from gpuprov_apt import rejects_sources
+from gpuprov_failures import Failed
 from gpuprov_manager import package_manager
 from gpuprov_sources import offers
 
@@ -96,6 +97,20 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
     return found
 
 
+def others(own: list[str], packages: list[str], ours: str) -> list[list]:
+    """Return the sources that offer packages of the lock, see `offers`; none where apt rejects all sources.
+
+    Raises:
+        Failed: apt fails otherwise.
+    """
+    try:
+        return offers(own, packages, rewritten=ours)
+    except Failed:
+        if rejects_sources():
+            return []
+        raise
+
+
 def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
     """Return the state of apt's sources: the distribution's archive, other files that name the role's
     repositories, and sources that offer packages of the lock: none where apt rejects all.
@@ -104,7 +119,7 @@ def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
     return {
         "archive": archive(ours),
         "foreign": foreign(ours, urls),
-        "offers": [] if rejects_sources() else offers(own, packages, rewritten=ours),
+        "offers": others(own, packages, ours),
         "key_files": [],
     }
 

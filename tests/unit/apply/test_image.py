@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuprov.apply import afterboot
 from gpuprov.apply import image as module
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.image import image_lock, leave_for_first_boot, make_image, offline
@@ -127,7 +128,7 @@ def test_the_policy_of_a_killed_run_goes_with_the_next_one(tree: Path) -> None:
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program in folders that only its owner, in place of root, can write."""
     monkeypatch.setattr(module, "ROOT", os.getuid())
-    monkeypatch.setattr(module, "CLEARED", (str(tmp_path / "cleared"),))
+    monkeypatch.setattr(afterboot, "CLEARED", (str(tmp_path / "cleared"),))
     is_of_others = module.is_of_others
     monkeypatch.setattr(
         module, "is_of_others", lambda path: path.is_relative_to(tmp_path) and is_of_others(path)

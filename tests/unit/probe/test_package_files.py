@@ -19,7 +19,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.verify.observers import package_files as verify
-from tests.unit.programs import write_program
+from tests.unit.programs import leave_no_room_to_sort
 from tests.unit.roles.scripts import script
 
 record = script("package_pins", "record")
@@ -277,10 +277,8 @@ def test_a_second_apply_changes_no_record(tree: Tree) -> None:
 def test_files_that_cannot_be_put_in_order_are_no_pass(
     tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have a /tmp that a user has filled, to which `sort` writes a long list: no file was read then."""
     same_size(tree)
-    write_program(tmp_path / "sort", "echo 'sort: write failed: No space left on device' >&2; exit 2")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    leave_no_room_to_sort(tmp_path, monkeypatch)
     with pytest.raises(NodeFailed, match="cannot be compared: sort: write failed: No space left"):
         asking(tree).differing(NAMES)
 

@@ -21,7 +21,7 @@ from gpuprov.verify.observers import package_files, rpm_files
 from gpuprov_lab.mirror import rpmfile
 from gpuprov_lab.mirror.rpmfile import build_rpm
 from gpuprov_lab.mirror.specs import PackageSpec
-from tests.unit.programs import write_program
+from tests.unit.programs import leave_no_room_to_sort
 from tests.unit.roles.scripts import script
 
 record = script("package_pins", "record")
@@ -254,10 +254,8 @@ def test_beyond_the_budget_the_time_counts(tree: Tree, monkeypatch: pytest.Monke
 def test_files_that_cannot_be_put_in_order_are_no_pass(
     tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have a /tmp that a user has filled, to which `sort` writes a long list: no file was read then."""
     same_size(tree)
-    write_program(tmp_path / "sort", "echo 'sort: write failed: No space left on device' >&2; exit 2")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    leave_no_room_to_sort(tmp_path, monkeypatch)
     with pytest.raises(NodeFailed, match="cannot be compared: sort: write failed: No space left"):
         asking(tree).differing(NAMES)
 

@@ -97,6 +97,9 @@ def test_the_role_writes_sources_where_apt_rejects_all(monkeypatch: pytest.Monke
     monkeypatch.setattr(repositories, "targets", list)
     assert repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])["offers"] == []
     assert preflight.foreign_packages("nvidia-.*", [None]) == {}
+    monkeypatch.setattr(repositories, "rejects_sources", lambda: False)
+    with pytest.raises(Failed, match="exited with 100"):
+        repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])
 
 
 def test_a_driver_of_another_repository_is_not_hidden_where_apt_has_no_room(
