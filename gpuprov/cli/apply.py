@@ -292,7 +292,7 @@ def nothing_to_do(chosen: options.Chosen, proposal: Proposal, output: str) -> Ex
     if output == "json":
         options.print_json(apply_document(None, proposal.unanswered, Convergence(), proposal.verdict))
     elif proposal.verdict:
-        options.note(recap(proposal.verdict, details=True))
+        options.note_lines(recap(proposal.verdict, details=True))
     return exit_code(proposal.found)
 
 
@@ -307,7 +307,7 @@ def _conclude(
 
     if verdict and verdict.exit_code:
         without_effect = tried(run.lock, proposal.busy, result.rebooted)
-        options.note(recap(verdict, details=True, tried=without_effect))
+        options.note_lines(recap(verdict, details=True, tried=without_effect))
     if output == "json":
         options.print_json(apply_document(run.id, proposal.unanswered, result, verdict))
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprov.cli.common import completion, options
-from gpuprov.cli.common.terminal import show, tell
+from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, InvalidInput
 
 if TYPE_CHECKING:
@@ -226,5 +226,5 @@ def _changes(history: History, since: str, until: str, output: str) -> Exit:
     else:
         options.note(f"from {before.id} to {after.id}")
         for text in change_lines(found) if found else ["nothing changed"]:
-            show(text)
+            tell(text)
     return Exit.DRIFT if found else Exit.OK

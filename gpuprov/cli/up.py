@@ -217,7 +217,8 @@ class Server:
         if not self.yes:
             if not sys.stdin.isatty():
                 options.ask(what, yes=False)
-            options.note(f"    y: {what},\n       then apply the plan for it, and reboot it if needed")
+            options.note(f"    y: {what},")
+            options.note("       then apply the plan for it, and reboot it if needed")
             options.note("    p: prepare it, show the plan and ask again")
             answer = click.prompt(
                 "Continue?", type=click.Choice(("y", "p", "n")), default="n", show_default=False, err=True

@@ -92,7 +92,7 @@ def _change(change: Change) -> Iterator[str]:
         yield "was not read"
         return
     if now.reason is not None and (was is None or was.status != now.status):
-        yield f"{now.status}: {now.reason}"
+        yield f"{now.status}: {on_one_line(now.reason)}"
     elif now.reason is None and was is not None and was.reason is not None:
         yield "answers again" + (", in sync" if now.status == "in_sync" else "")
     elif was is None and now.status == "in_sync":

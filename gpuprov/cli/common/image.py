@@ -128,4 +128,4 @@ def _say_failures(verdict: Verdict | None) -> None:
     from gpuprov.report.verification import recap
 
     if verdict and verdict.exit_code:
-        options.note(recap(verdict, details=True))
+        options.note_lines(recap(verdict, details=True))

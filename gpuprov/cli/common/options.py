@@ -18,7 +18,7 @@ from gpuprov.cli.common import completion
 from gpuprov.cli.common.logs import said
 from gpuprov.cli.common.terminal import Declined, show, tell
 from gpuprov.errors import InvalidInput
-from gpuprov.untrusted import json_text
+from gpuprov.untrusted import json_text, on_one_line
 from gpuprov.untrusted.stated import read_bounded
 
 if TYPE_CHECKING:
@@ -365,6 +365,12 @@ def warn(text: str) -> None:
 
 
 def note(text: str = "") -> None:
-    """Print a line on stderr, and log it."""
-    show(text, err=True)
+    """Print a line on stderr, and log it; a newline in it is escaped, as the text can be a node's."""
+    show(on_one_line(text), err=True)
     said(text)
+
+
+def note_lines(text: str) -> None:
+    """Print the lines of a document on stderr, each as `note` does."""
+    for line in text.split("\n"):
+        note(line)

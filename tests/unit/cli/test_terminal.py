@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gpuprov.cli.common import completion, terminal
+from gpuprov.cli.common import completion, options, terminal
 from gpuprov.cli.common.group import gpuprov, run
 from gpuprov.cli.common.logs import KEPT
 from gpuprov.cli.common.verbs import VERBS
@@ -48,6 +48,12 @@ def test_colour_is_for_terminals_and_no_color_is_heard(monkeypatch: pytest.Monke
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     assert not terminal.colourful(Terminal())
+
+
+def test_what_a_node_sends_ends_no_line_of_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    options.note("canary: apply failed on gpu01: no\ngpu02: run this")
+    options.note_lines("one\ntwo")
+    assert capsys.readouterr().err == "canary: apply failed on gpu01: no\\ngpu02: run this\none\ntwo\n"
 
 
 def test_colour_changes_no_letter() -> None:

@@ -140,6 +140,11 @@ def test_another_value_of_the_same_check_is_a_change() -> None:
     assert list(change_lines([change])) == ["gpu1 gpu.count expected 8, is 6"]
 
 
+def test_a_reason_of_a_node_is_one_line_of_the_changes() -> None:
+    said = change_lines(changes([node("gpu01")], [lost("gpu01", "no\ngpu02 in sync")]))
+    assert list(said) == ["gpu01 unreachable: no\\ngpu02 in sync"]
+
+
 def test_news_are_what_is_bad_now_and_was_not() -> None:
     before = [node("gpu1", HOLD), node("gpu2", HOLD), lost("gpu3"), node("gpu4", HOLD)]
     after = [node("gpu1", HOLD, LOADED), node("gpu2"), lost("gpu3"), lost("gpu4")]
