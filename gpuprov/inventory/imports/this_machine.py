@@ -45,22 +45,22 @@ def refuse_this_machine(fleet: Mapping[str, Any], source: str, narrate: Callable
                     expected="the address of another machine",
                     do=f"if this machine is a node, add `{LOCAL}` to fleet.yml after the import",
                 )
-            if address.lower() in own:
+            if _plain(address) in own:
                 narrate(
                     on_one_line(f"{host} ({address}) is this machine: remove it if it is not to be a node")
                 )
 
 
 def _own_addresses() -> set[str]:
-    """Return the names of this machine in lower case, of the kernel and of /etc/hosts, and the addresses of
-    its interfaces if the kernel states them.
+    """Return the names of this machine, of the kernel and of /etc/hosts, and the addresses of its interfaces
+    if the kernel states them, each as `_plain` does.
     """
-    found = {socket.gethostname().lower()}
+    found = {_plain(socket.gethostname())}
     with suppress(OSError, AttributeError):  # macOS has no netlink
         listed = interface_addresses().values()
-        found |= {text.partition("/")[0] for addresses in listed for text in addresses}
+        found |= {_plain(text.partition("/")[0]) for addresses in listed for text in addresses}
     with suppress(OSError):
-        found |= {name.lower() for name in _names_of(HOSTS.read_text("utf-8", "replace"), found)}
+        found |= {_plain(name) for name in _names_of(HOSTS.read_text("utf-8", "replace"), found)}
     return found
 
 
@@ -70,7 +70,7 @@ def _names_of(hosts: str, addresses: Collection[str]) -> Iterator[str]:
     """
     for line in hosts.splitlines():
         address, *names = line.partition("#")[0].split() or [""]
-        if address in addresses or is_this_machine(address):
+        if _plain(address) in addresses or is_this_machine(address):
             yield from names
 
 
@@ -89,12 +89,25 @@ def is_this_machine(address: str) -> bool:
     """
     if address == LOCAL or NAMES.fullmatch(address):
         return True
+    ip = _ip(address)
+    return ip is not None and (ip.is_loopback or ip.is_unspecified)
+
+
+def _plain(address: str) -> str:
+    """Return the one spelling of an address or a name: a resolver takes several for the same machine."""
+    return str(_ip(address) or address.lower().rstrip("."))
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text is for a resolver, also by a short form of IPv4 (`127.1`,
+    `0x7f000001`) or mapped to IPv6; None for a name.
+    """
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         try:
-            ip = ipaddress.IPv4Address(socket.inet_aton(address))  # the short forms: 127.1, 0x7f000001
+            ip = ipaddress.IPv4Address(socket.inet_aton(address))
         except (OSError, UnicodeError):
-            return False
-    ip = getattr(ip, "ipv4_mapped", None) or ip
-    return ip.is_loopback or ip.is_unspecified
+            return None
+    return getattr(ip, "ipv4_mapped", None) or ip

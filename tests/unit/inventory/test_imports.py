@@ -492,7 +492,7 @@ def test_a_plain_name_of_this_machine_is_refused_and_others_are_not(tmp_path: Pa
 def test_a_host_with_an_address_of_this_machine_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(this_machine, "interface_addresses", lambda: {"eth0": ["192.0.2.7/24"]})
+    monkeypatch.setattr(this_machine, "interface_addresses", lambda: {"eth0": ["192.0.2.7/24", "fd00::7/64"]})
     monkeypatch.setattr(socket, "gethostname", lambda: "CTL1")
     monkeypatch.setattr(this_machine, "HOSTS", tmp_path / "etc-hosts")
     (tmp_path / "etc-hosts").write_text(
@@ -500,14 +500,19 @@ def test_a_host_with_an_address_of_this_machine_is_named(
     )
     (tmp_path / "hosts").write_text(
         "gpu01 192.0.2.6\ngpu02 192.0.2.7\nctl1\nctl1.example.com\nctl2\nctl3\ngpu03\n"
+        "192.0.519\n0xc0000207\ngpu06 ::ffff:192.0.2.7\ngpu07 FD00:0::7\n"
     )
     lines: list[str] = []
     import_fleet([tmp_path / "hosts"], ALL, "hosts", narrate=lines.append)
-    assert [line.partition(":")[0] for line in lines] == [
+    assert [line.partition(": remove")[0] for line in lines] == [
         "gpu02 (192.0.2.7) is this machine",
         "ctl1 (ctl1) is this machine",
         "ctl1.example.com (ctl1.example.com) is this machine",
         "ctl3 (ctl3) is this machine",
+        "192.0.519 (192.0.519) is this machine",
+        "0xc0000207 (0xc0000207) is this machine",
+        "gpu06 (::ffff:192.0.2.7) is this machine",
+        "gpu07 (FD00:0::7) is this machine",
     ]
 
 
