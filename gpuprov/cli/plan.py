@@ -52,5 +52,6 @@ def command(chosen: options.Chosen, output: str, local: bool, markdown: Path | N
         from gpuprov.model.documents import write_text
         from gpuprov.report.markdown import plan_markdown
 
-        write_text(markdown, plan_markdown(chosen.lock, proposal))
+        # A link in another person's repository could lead to any file of this user.
+        write_text(markdown, plan_markdown(chosen.lock, proposal), follow=False)
     return exit_code(proposal.found)

@@ -298,6 +298,20 @@ def test_text_of_nodes_stays_in_the_fence() -> None:
     assert rest.count("```") == 1
 
 
+def test_a_plan_is_not_written_through_a_link_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuprov.apply.proposal.propose", lambda *_: Proposal([], []))
+    link, outside = tmp_path / "plan.md", tmp_path / "home" / ".bashrc"
+    outside.parent.mkdir()
+    outside.write_text("mine")
+    link.symlink_to(outside)
+    words = ["plan", "--lock", str(RECORDED_LOCK), "--markdown", str(link)]
+    gpuprov.main(words, standalone_mode=False)
+    assert outside.read_text() == "mine"
+    assert link.read_text().startswith(MARK)
+
+
 @pytest.mark.parametrize("sign", ["x", "`"])
 def test_a_plan_fits_a_comment(sign: str) -> None:
     lock = read_lock(RECORDED_LOCK)
