@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,7 +17,7 @@ from gpuprov.model.documents import Strict, read_document, read_text
 from gpuprov.model.nodeset import expand
 
 NODE = "{node}"
-_URL = re.compile(r"https://[A-Za-z0-9.\-\[\]:]{1,253}(:[0-9]{1,5})?")
+_URL = re.compile(r"https://(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 
 
 class Bmc(Strict):
@@ -41,9 +43,11 @@ class Bmc(Strict):
     @classmethod
     def _encrypted(cls, stated: str) -> str:
         """Return the address; raise ValueError if it is not `https://HOST[:PORT]`."""
-        if not _URL.fullmatch(stated.replace(NODE, "node")):
-            raise ValueError("an address such as https://{node}-bmc.example.com")
-        return stated
+        place = stated.replace(NODE, "node")
+        with suppress(ValueError):  # a port or an IPv6 address that is none
+            if _URL.fullmatch(place) and urlsplit(place).port != 0:
+                return stated
+        raise ValueError("an address such as https://{node}-bmc.example.com")
 
     @model_validator(mode="after")
     def _one_way_to_trust(self) -> Bmc:

@@ -231,6 +231,8 @@ def test_the_file_of_bmcs(tmp_path: Path) -> None:
     [
         ("address: http://bmc\n    user: a\n    password_file: b", "https://{node}-bmc.example.com"),
         ("address: https://a@b/c\n    user: a\n    password_file: b", "https://{node}-bmc.example.com"),
+        ("address: https://bmc:99999\n    user: a\n    password_file: b", "https://{node}-bmc.example.com"),
+        ("address: https://[::1\n    user: a\n    password_file: b", "https://{node}-bmc.example.com"),
         ("address: https://bmc\n    user: a\n    password: b", "unknown key 'password'"),
         (
             "address: https://bmc\n    user: a\n    password_file: b\n    ca_file: c\n    fingerprint: "
