@@ -33,6 +33,9 @@ CLOSED = {
     "Tunnel": "no",
 }
 """Options that forward nothing to a node, also if the user's configuration states otherwise."""
+UNDELEGATED = {"GSSAPIDelegateCredentials": "no"}
+"""Option that keeps the user's Kerberos ticket; only for a configuration that gives it, since builds of ssh
+without GSSAPI complain about it."""
 ONLY_THE_STATED_FILE = {
     "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5
     "GlobalKnownHostsFile": "/dev/null",
@@ -67,7 +70,7 @@ def ssh_argv(route: Route, connect_s: float, **more: str) -> list[str]:
 def ssh_options(route: Route) -> dict[str, str]:
     """Return the options that ssh needs in addition to user and port; the others are in its configuration."""
     stated = route.stated
-    options = {**CLOSED, "StrictHostKeyChecking": "yes"}
+    options = {**_closed(route), "StrictHostKeyChecking": "yes"}
     if stated.known_hosts:
         options |= {**ONLY_THE_STATED_FILE, "UserKnownHostsFile": _several(route.known_hosts)}
     if stated.identity_file:
@@ -79,13 +82,18 @@ def ssh_options(route: Route) -> dict[str, str]:
     return options
 
 
+def _closed(route: Route) -> dict[str, str]:
+    """Return the options with which a host gets nothing of the user but the login."""
+    return {**CLOSED, **(UNDELEGATED if route.delegates else {})}
+
+
 def _through(hop: Route, to: Route) -> str:
     """Return the command whose input and output ssh uses; each jump host is reached by a separate route.
 
     ProxyJump does not pass our options on: jump hosts would use other known-hosts files and keys.
     """
     options = {
-        **CLOSED,
+        **_closed(hop),
         "BatchMode": "yes",
         "StrictHostKeyChecking": "yes",
         "ControlMaster": "no",

@@ -46,6 +46,7 @@ class Route:
         jump: the host to connect through.
         proxy_command: a command whose input and output are used in place of a connection.
         stated: settings of the fleet for this route.
+        delegates: whether ssh's configuration states that the host gets the user's Kerberos ticket.
         local: this machine: `user` is the user that gpuprov runs as, and settings of SSH do not apply.
     """
 
@@ -63,6 +64,7 @@ class Route:
     jump: Route | None
     proxy_command: str | None
     stated: Connection
+    delegates: bool = False
     local: bool = False
 
     @property
@@ -201,6 +203,7 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
         jump=jump,
         proxy_command=_filled(command, tokens) if command else None,
         stated=stated,
+        delegates=_first(said, "gssapidelegatecredentials") == "yes",
     )
 
 

@@ -12,6 +12,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh import client_config
+from gpuprov.ssh.openssh import ssh_argv
 from gpuprov.ssh.route import Route, route, with_absolute_paths
 from tests import RECORDED_LOCK
 from tests.unit.programs import write_program
@@ -181,3 +182,16 @@ def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_
         changed = {name: group.model_copy(update={"connection": stated})}
         found = with_absolute_paths(lock.model_copy(update={"groups": changed})).groups[name].connection
         assert (found.identity_file, found.known_hosts) == expected
+
+
+def test_no_host_gets_the_users_kerberos_ticket(configure: Configure) -> None:
+    """Delegate it neither to a node nor to a jump host, also if `Host *` states it."""
+    path = configure("Host *\nGSSAPIDelegateCredentials yes\n")
+    argv = ssh_argv(route("gpu01", Connection(jump="gate")), 5)
+    words = [argv[0], "-G", "-F", str(path), *argv[1 : argv.index("--")], "gpu01"]
+    seen = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "gssapidelegatecredentials no\n" in seen
+    [jump] = [line for line in seen.splitlines() if line.startswith("proxycommand ")]
+    assert "GSSAPIDelegateCredentials=no" in jump
+    configure("")
+    assert not any("GSSAPI" in word for word in ssh_argv(route("gpu01", Connection(jump="gate")), 5))
