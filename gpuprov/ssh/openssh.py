@@ -31,8 +31,11 @@ CLOSED = {
     "ForwardX11": "no",
     "PermitLocalCommand": "no",
     "Tunnel": "no",
+    "UpdateHostKeys": "no",
 }
-"""Options that forward nothing to a node, also if the user's configuration states otherwise."""
+"""Options that forward nothing to a node, and take no further host keys from it, which ssh would write into
+the user's known-hosts file; also if the user's configuration states otherwise.
+"""
 UNDELEGATED = {"GSSAPIDelegateCredentials": "no"}
 """Option that keeps the user's Kerberos ticket; only for a configuration that gives it, since builds of ssh
 without GSSAPI complain about it."""

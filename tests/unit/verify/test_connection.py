@@ -53,11 +53,15 @@ def test_strangers_are_refused_and_nothing_is_asked_of_a_person() -> None:
 
 
 def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) -> None:
-    """Forward no agent, display or port, and trust no other host keys, also if `Host *` states them."""
+    """Forward no agent, display or port, and trust no other host keys, also if `Host *` states them.
+
+    Without known-hosts files in the configuration ssh would also write those that a node sends.
+    """
+    assert effective(Connection())["updatehostkeys"] in ("no", "false")
     (tmp_path / "config").write_text(
         "Host *\nForwardAgent yes\nForwardX11 yes\nForwardX11Trusted yes\nRemoteForward 9999 localhost:22\n"
         "PermitLocalCommand yes\nLocalCommand id\nTunnel yes\nVerifyHostKeyDNS yes\n"
-        "GlobalKnownHostsFile /etc/others\nKnownHostsCommand /usr/bin/others\n"
+        "GlobalKnownHostsFile /etc/others\nKnownHostsCommand /usr/bin/others\nUpdateHostKeys yes\n"
     )
     seen = effective(Connection(known_hosts="/keys/known"), str(tmp_path / "config"))
     closed = ("forwardagent", "forwardx11", "permitlocalcommand", "tunnel", "verifyhostkeydns")
@@ -65,6 +69,7 @@ def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) ->
         "tunnel": "false",
         "verifyhostkeydns": "false",
     }
+    assert seen["updatehostkeys"] in ("no", "false")
     assert (seen["clearallforwardings"], seen["globalknownhostsfile"]) == ("yes", "/dev/null")
     assert seen.get("knownhostscommand", "none") == "none"
 
