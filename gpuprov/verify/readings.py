@@ -81,16 +81,23 @@ def unmet(host: Node, unit: str) -> bool:
     """Return whether systemd finds that the conditions in one of a unit's files fail.
 
     Those of a package that ask about the present state, such as a loaded driver, do not count, nor those of
-    which one has to hold.
+    which one has to hold, nor those that systemd ignores, or cannot check before 250.
+
+    Raises:
+        NodeFailed: systemd cannot check them, as it makes a folder in /tmp first, which a user can fill.
     """
     for each in command_of(host, unit).files:
         place, _, text = each.partition("\n")
         lines = CONDITIONS.findall(text)
         if not re.match(r"# /(?:etc|run)/", place):
             lines = [line for line in lines if "/etc/" in line and not re.search(r"=\s*\|", line)]
-        said = host.run(CONDITION + " %s" * len(lines), *lines).stderr if lines else ""
-        if re.search(r"(?m)^(?:Conditions|Asserts) failed\.$", said):
+        answer = host.run(CONDITION + " %s" * len(lines), *lines) if lines else None
+        if answer is None or answer.succeeded:
+            continue
+        if re.search(r"(?m)^(?:Conditions|Asserts) failed\.$", answer.stderr):
             return True
+        if not re.search(r"(?m)^(?:Unknown|Cannot parse) ", answer.stderr):
+            raise NodeFailed(f"{place.removeprefix('# ')}: {answer.stderr[:200].strip()}")
     return False
 
 

@@ -50,9 +50,10 @@ sshd_hindrance() { # print the lines of the unit's files that would keep systemd
         { number++ }
         /^(Condition|Assert)[A-Za-z]+=|^ExecStart=./ { print path ":" number " " $0 }')
     conditions=$(echo "$stated" | sed -n 's/^[^ ]* \(Condition.*\|Assert.*\)/\1/p')
-    said=$(echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1) || :
-    if echo "$said" | grep -qE '^([A-Za-z]* failed|Unknown )'; then # systemd before 250 cannot check them
+    if [ "$conditions" ] && ! said=$(echo "$conditions" | tr '\n' '\0' | xargs -0 systemd-analyze condition 2>&1); then
         echo "$stated" | grep -E '^[^ ]* (Condition|Assert)' || :
+        # systemd before 250 cannot check them, and later it makes a folder in /tmp first, which any user can fill.
+        echo "$said" | grep -qE '^[A-Za-z]* failed' || echo "($(echo "$said" | head -n 1))"
     fi
     echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v 'ExecStart=.*sshd' || :
 }

@@ -81,17 +81,18 @@ def _programs(path: str) -> "list[str]":
 
 
 def _unmet(path: str) -> "str | None":
-    """Return the place of the first condition in a unit's file if systemd finds that the conditions fail;
-    else None.
+    """Return the place of the first condition in a unit's file if systemd finds that the conditions fail, or
+    cannot check them, as it makes a folder in /tmp first, which a user can fill; else None.
 
     Those of a package that ask about the present state, such as a loaded driver, do not count, nor those of
-    which one has to hold.
+    which one has to hold, nor those that systemd ignores, or cannot check before 250.
     """
     found = [row for row in lines_of(path) if re.match("Condition|Assert", row[1])]
     if not path.startswith(OF_SITE):
         found = [row for row in found if "/etc/" in row[1] and not re.search(r"=\s*\|", row[1])]
-    said = run_anyway("systemd-analyze", "condition", *(row[1] for row in found))[2] if found else ""
-    return found[0][0] if re.search(r"(?m)^\w+ failed", said) else None
+    asked = (row[1] for row in found)
+    code, _, said = run_anyway("systemd-analyze", "condition", *asked) if found else (0, "", "")
+    return found[0][0] if code and not re.match("Unknown|Cannot parse", said) else None
 
 
 def _is_written_by_us(path: str) -> bool:

@@ -111,8 +111,8 @@ def elsewhere() -> dict[str, str]:
 def hindrance(unit: str) -> list[str]:
     """Return the lines of a unit's files that would keep systemd from starting sshd, with their places.
 
-    These are its conditions if they fail, or if systemd cannot check them (before 250), or a command that is
-    not sshd.
+    These are its conditions if they fail, or if systemd cannot check them (before 250, or without room for a
+    folder in /tmp, which a user can fill; its message follows), or a command that is not sshd.
     """
     path, number, conditions, command = "", 0, {}, ("", "sshd")
     for line in said("systemctl", "cat", unit).splitlines():
@@ -123,8 +123,11 @@ def hindrance(unit: str) -> list[str]:
             command = (f"{path}:{number}", line)
     tried = ["sh", "-c", 'systemd-analyze condition "$@" 2>&1', "sh", *conditions.values()]
     found = [] if "sshd" in command[1] else [" ".join(command)]
-    if conditions and re.search(r"(?m)^(?:\w+ failed|Unknown )", output(*tried)):
+    status, answer = run(*tried) if conditions else (0, "")
+    if status:
         found += [" ".join(row) for row in conditions.items()]
+        if not re.search(r"(?m)^\w+ failed", answer):
+            found.append(f"({' '.join(answer.split())[:200] or 'systemd-analyze does not answer'})")
     return found
 
 

@@ -231,6 +231,8 @@ ExecStart=/usr/sbin/sshd -D
 NO_SSHD = "/etc/sshd.service.d/a.conf:3 ExecStart=/bin/true"
 UNMET = "/lib/systemd/system/ssh.service:2 ConditionPathExists=!/etc/ssh/sshd_not_to_be_run"
 MET, FAILED = "Conditions succeeded.", "Conditions failed."
+NO_ROOM = "Failed to initialize unit search paths: No space left on device"
+"""Message of systemd-analyze in a /tmp that a user has filled."""
 
 
 @pytest.mark.parametrize(
@@ -238,7 +240,8 @@ MET, FAILED = "Conditions succeeded.", "Conditions failed."
     [
         ("", MET, []),
         ("", FAILED, [UNMET]),
-        ("", "Unknown operation 'condition'.", [UNMET]),
+        ("", "Unknown operation 'condition'.", [UNMET, "(Unknown operation 'condition'.)"]),
+        ("", NO_ROOM, [UNMET, f"({NO_ROOM})"]),
         ("\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n", MET, [NO_SSHD]),
         (
             "\n# /etc/sshd.service.d/a.conf\n[Service]\nExecStart=\nExecStart=/bin/true\n",
@@ -262,6 +265,6 @@ def test_what_keeps_sshd_from_starting_again_is_named(
     is_socket = "*is-active*socket*) exit 3 ;;"
     shown = f'case "$*" in {is_socket} "cat ssh.service") cat {tmp_path}/unit ;; esac'
     write_program(tmp_path / "systemctl", shown)
-    write_program(tmp_path / "systemd-analyze", f'echo "{said}" >&2')
+    write_program(tmp_path / "systemd-analyze", f'echo "{said}" >&2; [ "{said}" = "{MET}" ]')
     assert look.hindrance("ssh.service") == found
     assert sorted(in_shell("sshd_hindrance").splitlines()) == sorted(found)

@@ -244,12 +244,41 @@ def test_conditions_that_keep_a_unit_from_starting(
     def run(asked: str, *words: str) -> Any:
         """Answer as `host` does; run systemd-analyze."""
         if asked.startswith("systemd-analyze"):
-            return subprocess.run([*asked.split()[:2], *words], capture_output=True, text=True, check=False)
+            done = subprocess.run([*asked.split()[:2], *words], capture_output=True, text=True, check=False)
+            return SimpleNamespace(succeeded=done.returncode == 0, stderr=done.stderr)
         return SimpleNamespace(stdout=files) if asked.startswith("systemctl cat") else answer(asked, *words)
 
     node.run = run
     assert enabled(found, "x.service") == unit_state(node, "x.service") == word
     assert [*filter(None, in_place_of(found, "x.service"))] == [place] * (word == UNMET)
+
+
+@pytest.mark.parametrize(
+    ("said", "unknown"),
+    [
+        ("Failed to initialize unit search paths: No space left on device", True),
+        ("Killed", True),
+        ("Unknown command verb condition.", False),
+    ],
+)
+def test_conditions_that_systemd_cannot_check_are_not_in_order(
+    said: str, unknown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a /tmp that a user has filled, in which `systemd-analyze` makes a folder; before 250 it has none."""
+    text = "# /etc/x.conf\n[Unit]\nConditionPathExists=/none\n"
+    (tmp_path / "x.conf").write_text(text)
+    monkeypatch.setattr(services, "OF_SITE", (str(tmp_path),))
+    monkeypatch.setattr(services, "run_anyway", lambda *_: (1, "", said))
+    answers = {
+        "systemctl cat x.service": (0, text, ""),
+        "systemd-analyze condition ConditionPathExists=/none": (1, "", said),
+    }
+    node: Any = Host(ShellBackend("node", PaperShell(answers, None), budget_s=60))
+    node.backend.set_host(node)
+    place = f"{tmp_path}/x.conf:3" if unknown else None  # no failure, which would hide all units' faults
+    assert services._unmet(str(tmp_path / "x.conf")) == place
+    with pytest.raises(NodeFailed, match=f"/etc/x.conf: {said}") if unknown else nullcontext():
+        assert not readings.unmet(node, "x.service")
 
 
 ANOTHER = f"# {DROP_IN}\n[Service]\nExecStart=\nExecStart=/bin/true\n"
@@ -302,7 +331,7 @@ def test_a_unit_of_systemd_that_applies_settings_at_boot(
         node, files = answers.get(words[0] if words else name, answers[name])
         if asked.startswith("systemctl cat"):
             return SimpleNamespace(stdout=files)
-        failed = SimpleNamespace(stderr="Conditions failed.\n")
+        failed = SimpleNamespace(succeeded=False, stderr="Conditions failed.\n")
         return failed if asked.startswith("systemd-analyze") else node.run(asked, *words)
 
     node = cast(Any, SimpleNamespace(service=lambda unit: answers[unit][0].service(unit), run=run))
