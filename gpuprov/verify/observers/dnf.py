@@ -32,7 +32,9 @@ UNSIGNED = (
 AUTOMATIC = "cat /etc/dnf/automatic.conf"
 OWN = "cat /etc/yum.repos.d/gpuprov.repo"
 KEYS = 'for each in /etc/pki/rpm-gpg/gpuprov-*.asc; do echo "# $each"; cat $each; done'
-UPGRADE = f"({DNF} --assumeno upgrade 2>/dev/null || test $? -eq 1)"
+UPGRADE = f"({DNF} --assumeno upgrade)"
+ABORTED = "Operation aborted."
+"""Message of dnf after the answer no; its status is then that of an error, too."""
 
 
 class Dnf(Observed):
@@ -156,9 +158,10 @@ class Dnf(Observed):
         """Names of packages that an upgrade would install, change or remove now (simulated).
 
         Raises:
-            NodeFailed: dnf cannot simulate it.
+            NodeFailed: dnf cannot simulate it, as without room for its log on a disk that users can fill.
         """
-        return parse_transaction(self.ask(UPGRADE))
+        answer = self.run(UPGRADE)
+        return parse_transaction(answer.stdout if ABORTED in answer.stderr else self.ask(UPGRADE))
 
     def long(self, _packages: list[str]) -> list[str]:
         """Return the commands that take long, as `Apt.long` does."""

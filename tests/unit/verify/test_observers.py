@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import closing, nullcontext
+from pathlib import Path
+
 import pytest
 from testinfra.host import Host
 
@@ -38,7 +42,8 @@ from gpuprov.verify.observers.nvidia_driver import (
     parse_proc,
     upstream,
 )
-from gpuprov.verify.shell import ShellBackend
+from gpuprov.verify.shell import Shell, ShellBackend
+from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import PaperShell
 
 
@@ -121,6 +126,38 @@ def test_without_an_answer_of_dnf_repositories_are_not_known(silent: str) -> Non
     host.backend.set_host(host)
     with pytest.raises(NodeFailed, match="No space left on device"):
         Dnf.get_module(host).foreign(["perf"], [])
+
+
+NO_ROOM = "Config error: [Errno 28] No space left on device: '/var/log/dnf.log'"
+TABLE = "Upgrading:\n libnccl  x86_64  2.29.7-1  cuda  1 M\n\nTransaction Summary"
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "errors", "moved"),
+    [
+        (0, "Nothing to do.", "", set()),
+        (1, TABLE, "Operation aborted.", {"libnccl"}),
+        (1, "", NO_ROOM, None),
+        (137, TABLE, "", None),
+    ],
+    ids=["nothing to do", "answered no", "no room", "killed"],
+)
+def test_an_upgrade_that_dnf_cannot_simulate_is_not_one_that_moves_nothing(
+    status: int,
+    said: str,
+    errors: str,
+    moved: set[str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Have no room for dnf's log, where users can fill the disk: its status is that of the answer no."""
+    write_program(tmp_path / "dnf", f"cat <<'END'\n{said}\nEND\necho \"{errors}\" >&2; exit {status}")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with closing(Shell(["/bin/sh"], timeout_s=20)) as shell:
+        host = Host(ShellBackend("node", shell, budget_s=60))
+        host.backend.set_host(host)
+        with pytest.raises(NodeFailed, match="ended with status") if moved is None else nullcontext():
+            assert Dnf.get_module(host).moved_by_upgrade == moved
 
 
 def test_a_package_of_rpm_in_two_versions_is_named_and_kernels_and_keys_are_not() -> None:
