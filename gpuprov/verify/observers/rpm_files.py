@@ -7,12 +7,16 @@ from gpuprov.verify.observers.package_files import Compared, compare, comparison
 
 # R: files by rpm's database, N: files now, C: checksums of the files. Configuration, documentation, licenses
 # and ghosts are excluded, as are files that rpm did not install; a system may leave documentation out. `sort`
-# writes long lists to /tmp, which a user can fill: it then prints nothing.
+# writes long lists to /tmp, which a user can fill: it then prints nothing. Only with `-qa` rpm's status shows
+# that it cannot read its database, which a user can lock: otherwise each package is not installed.
 COMPARED = r"""
-rows() {
-  rpm -q --qf '[%{=NAME}\t%{=ARCH}\t<%{FILEFLAGS:fflags}>\t%{FILESTATES}\t%{FILEMODES:octal}'\
+listed=$(
+  rpm -qa --qf '[%{=NAME}\t%{=ARCH}\t<%{FILEFLAGS:fflags}>\t%{FILESTATES}\t%{FILEMODES:octal}'\
 '\t%{LONGFILESIZES}\t%{FILEMTIMES}\t%{FILEUSERNAME} %{FILEGROUPNAME}\t%{FILEDIGESTS}\t%{FILENAMES}'\
-'\t%{FILELINKTOS}\n]' -- {packages} |
+'\t%{FILELINKTOS}\n]' -- {packages}
+) || exit
+rows() {
+  printf '%s\n' "$listed" |
     awk -F '\t' -v arch="$(uname -m)" '
       NF == 11 && ($2 == arch || $2 == "noarch") && $3 !~ /[cdglr]/ && $4 == "0" && $5 !~ /^0*4....$/ &&
       $10 !~ /^\/usr\/share\/(doc|man|info|locale|help|lintian|gtk-doc)\/|\/docs?\//'

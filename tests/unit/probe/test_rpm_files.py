@@ -21,7 +21,7 @@ from gpuprov.verify.observers import package_files, rpm_files
 from gpuprov_lab.mirror import rpmfile
 from gpuprov_lab.mirror.rpmfile import build_rpm
 from gpuprov_lab.mirror.specs import PackageSpec
-from tests.unit.programs import leave_no_room_to_sort
+from tests.unit.programs import leave_no_room_to_sort, write_program
 from tests.unit.roles.scripts import script
 
 record = script("package_pins", "record")
@@ -113,7 +113,7 @@ def asking(tree: Tree) -> rpm_files.RpmFiles:
 
     def run(command: str) -> Any:
         """Run a command of verify with the tree's database of packages."""
-        command = command.replace("rpm -q ", f"{RPM}{tree.database} -q ")
+        command = command.replace("rpm -q", f"{RPM}{tree.database} -q")
         command = command.replace("%{FILEUSERNAME} %{FILEGROUPNAME}", f"{user} {group}")
         done = subprocess.run(
             ["/bin/sh", "-c", command],
@@ -257,6 +257,18 @@ def test_files_that_cannot_be_put_in_order_are_no_pass(
     same_size(tree)
     leave_no_room_to_sort(tmp_path, monkeypatch)
     with pytest.raises(NodeFailed, match="cannot be compared: sort: write failed: No space left"):
+        asking(tree).differing(NAMES)
+
+
+def test_a_database_that_a_user_has_locked_is_no_pass(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a user's lock on its list of changes, with which rpm finds no package after half a minute."""
+    same_size(tree)
+    said = "error: cannot open Packages database in /var/lib/rpm"
+    write_program(tmp_path / "rpm", f"echo 'package nvidia-driver-cuda is not installed'; echo '{said}' >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(NodeFailed, match=f"cannot be compared: {said}"):
         asking(tree).differing(NAMES)
 
 
