@@ -42,11 +42,11 @@ def closed() -> "Iterator[None]":
     except OSError:
         yield
         return
-    modes = _close(re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text))
     before = os.environ.get(VARIABLE)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogateescape") as settings:
         settings.write(re.sub(r"(?mi)^Mode:.*", "Mode: 600", text))
-        settings.flush()
+        settings.flush()  # fails in a /tmp that a user has filled: the files are not closed then
+        modes = _close(re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text))
         os.environ[VARIABLE] = settings.name
         try:
             yield

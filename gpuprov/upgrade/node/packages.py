@@ -109,7 +109,8 @@ def keep(versions: "dict[str, str]") -> "dict[str, str]":
         versions: package → its installed version.
 
     Raises:
-        Failed: a package is not installed, or its file cannot be fetched.
+        Failed: a package is not installed, or its file cannot be fetched; or apt does not know its checksum,
+            as it cannot read its indexes.
     """
     if not has_dpkg():
         return {file: digest(os.path.join(POOL, file)) for file in rpms.keep(versions, POOL)}
@@ -193,10 +194,15 @@ def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
     without names.
 
     Unknown packages are left out.
+
+    Raises:
+        Failed: apt cannot read the indexes, as without room in /tmp, which a user can fill.
     """
     if not names:
         return {}
-    _, text, _ = run_anyway("apt-cache", "show", *names, seconds=60)
+    code, text, said = run_anyway("apt-cache", "show", *names, seconds=60)
+    if code != 0 and "E: No packages found" not in said:
+        raise Failed(f"apt-cache: {errors_of(said) or code}")
     found = {}
     for stanza in text.split("\n\n"):
         fields = dict(re.findall(r"(?m)^(Package|Version|SHA256): (\S+)$", stanza))

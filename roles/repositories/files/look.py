@@ -14,9 +14,7 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +22,7 @@ import gpuprov_repos as repos
 from gpuprov_apt import rejects_sources
 from gpuprov_failures import Failed
 from gpuprov_manager import package_manager
+from gpuprov_node import answer
 from gpuprov_sources import offers
 
 ARCHIVES = ("Debian", "Ubuntu", "")  # "": apt has no Release file yet, before a node's first update
@@ -33,17 +32,14 @@ FORM = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(SOURCESENTRY)\t$(ORIGIN)"
 
 
 def targets() -> list[list[str]]:
-    """Return address, suite, component, `file:number` and origin of each of apt's package indexes."""
+    """Return address, suite, component, `file:number` and origin of each of apt's package indexes.
+
+    Raises:
+        Failed: apt fails, as without room in /tmp, which a user can fill, or where it rejects all sources.
+    """
     options = ["--no-release-info"] if not any(Path("/var/lib/apt/lists").glob("*Release")) else []
-    listed = subprocess.run(
-        ["apt-get", "indextargets", *options, "--format", FORM, "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,  # it fails if sources contradict each other; the role checks its own file later
-        env={**os.environ, "LC_ALL": "C.UTF-8"},
-    )
-    return [line.split("\t") for line in listed.stdout.splitlines()]
+    listed = answer("apt-get", "indextargets", *options, "--format", FORM, "Created-By: Packages")
+    return [line.split("\t") for line in listed.splitlines()]
 
 
 def signed_by(entry: str) -> str | None:
@@ -97,31 +93,24 @@ def foreign(ours: str, urls: list[str], folders: tuple[Path, ...] = FOLDERS) -> 
     return found
 
 
-def others(own: list[str], packages: list[str], ours: str) -> list[list]:
-    """Return the sources that offer packages of the lock, see `offers`; none where apt rejects all sources.
+def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
+    """Return the state of apt's sources: the distribution's archive, other files that name the role's
+    repositories, and sources that offer packages of the lock.
+
+    Where apt rejects all sources, as if two contradict each other, it has no archive and offers nothing: the
+    role checks its own file later.
 
     Raises:
         Failed: apt fails otherwise.
     """
-    try:
-        return offers(own, packages, rewritten=ours)
-    except Failed:
-        if rejects_sources():
-            return []
-        raise
-
-
-def of_apt(ours: str, urls: list[str], packages: list[str]) -> dict:
-    """Return the state of apt's sources: the distribution's archive, other files that name the role's
-    repositories, and sources that offer packages of the lock: none where apt rejects all.
-    """
     own = [url.rstrip("/") for url in urls]
-    return {
-        "archive": archive(ours),
-        "foreign": foreign(ours, urls),
-        "offers": others(own, packages, ours),
-        "key_files": [],
-    }
+    try:
+        there, offered = archive(ours), offers(own, packages, rewritten=ours)
+    except Failed:
+        if not rejects_sources():
+            raise
+        there, offered = [], []
+    return {"archive": there, "foreign": foreign(ours, urls), "offers": offered, "key_files": []}
 
 
 def of_dnf(ours: str, urls: list[str], packages: list[str]) -> dict:

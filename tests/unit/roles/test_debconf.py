@@ -84,6 +84,16 @@ def test_no_user_can_open_what_debconf_writes_in_the_block(database: Path) -> No
     assert os.environ[debconf.VARIABLE] == str(database / "debconf.conf")
 
 
+def test_without_room_for_the_settings_the_files_stay_as_they_are(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a /tmp that a user has filled."""
+    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", lambda *_, **__: Path("/dev/full").open("w"))
+    with pytest.raises(OSError, match="No space left"), debconf.closed():
+        pass
+    assert mode(database / "config.dat") == 0o644
+
+
 def test_without_debconf_the_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(debconf.VARIABLE, raising=False)
     monkeypatch.setattr(debconf, "SETTINGS", str(tmp_path / "none"))

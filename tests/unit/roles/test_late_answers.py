@@ -94,10 +94,13 @@ def test_the_role_writes_sources_where_apt_rejects_all(monkeypatch: pytest.Monke
     for look in (repositories, preflight):
         monkeypatch.setattr(look, "rejects_sources", lambda: True)
     monkeypatch.setattr(gpuprov_node, "run", without_room)
-    monkeypatch.setattr(repositories, "targets", list)
-    assert repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])["offers"] == []
+    look = repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])
+    assert look["archive"] == look["offers"] == []
     assert preflight.foreign_packages("nvidia-.*", [None]) == {}
     monkeypatch.setattr(repositories, "rejects_sources", lambda: False)
+    with pytest.raises(Failed, match="exited with 100"):
+        repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])
+    monkeypatch.setattr(repositories, "offers", lambda *_, **__: [])  # there is room again
     with pytest.raises(Failed, match="exited with 100"):
         repositories.of_apt("/etc/apt/x.sources", [], ["libcuda1"])
 

@@ -268,8 +268,13 @@ def test_a_package_that_a_rollback_needs_and_cannot_get_is_named(
     for name, value in {"HOME": str(tmp_path), "POOL": str(tmp_path), "ARCHIVES": str(tmp_path)}.items():
         monkeypatch.setattr(packages, name, value)
     monkeypatch.setattr(packages, "installed", lambda: {"libcuda1": ["1", "amd64"]})
-    monkeypatch.setattr(packages, "run_anyway", lambda *_, **__: (100, "", "E: no source\n"))
+    said = {"sh": "E: no source\n", "apt-cache": "E: No packages found\n", "dpkg-deb": ""}
+    monkeypatch.setattr(packages, "run_anyway", lambda program, *_, **__: (100, "", said[program]))
     with pytest.raises(
         Failed, match=r"^no rollback possible: libcuda1=1 cannot be fetched \(E: no source\)$"
     ):
+        packages.keep({"libcuda1": "1"})
+    (tmp_path / "libcuda1_1_amd64.deb").touch()
+    said["apt-cache"] = "E: Unable to mkstemp /tmp/x - GetTempFile (28: No space left on device)\n"
+    with pytest.raises(Failed, match="^apt-cache: Unable to mkstemp /tmp/x"):  # its checksum is not known
         packages.keep({"libcuda1": "1"})
