@@ -14,6 +14,7 @@ from gpuprov.accept.node import dcgm as node
 from gpuprov.probe.node import base
 from gpuprov.report.accept import accept_lines
 from tests.unit.accept.recorded import recorded
+from tests.unit.programs import write_program
 
 
 def third(status: str = "Pass", **more: Any) -> str:
@@ -134,6 +135,8 @@ def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytes
     tool = tmp_path / "dcgmi"
     tool.write_text('#!/bin/sh\necho "$@"\necho trouble >&2\nexit 226\n')
     tool.chmod(0o755)
+    root = "LISTEN 0 128 127.0.0.1:5555 0.0.0.0:* ino:7 sk:1 cgroup:/system.slice/nvidia-dcgm.service <->"
+    write_program(tmp_path / "ss", f"echo '{root}'")
     assert node.installed()
     assert node.diagnose("diag", [2, 10]) == {
         "run": 2,
@@ -141,6 +144,15 @@ def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytes
         "said": "diag -r 2 -j\n",
         "errors": "trouble\n",
     }
+
+
+def test_a_user_does_not_answer_in_place_of_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a user who has listened on the daemon's port before it."""
+    monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
+    write_program(tmp_path / "dcgmi", f"echo '{third()}'")
+    write_program(tmp_path / "ss", "echo 'LISTEN 0 5 127.0.0.1:5555 0.0.0.0:* uid:65534 ino:7 sk:1 <->'")
+    with pytest.raises(base.Failed, match="^user 65534 listens on port 5555"):
+        node.diagnose("diag", [2, 10])
 
 
 def test_a_diagnosis_with_too_many_values_is_none() -> None:
