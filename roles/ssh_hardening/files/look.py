@@ -33,7 +33,7 @@ import time
 from pathlib import Path
 
 import gpuprov_sshd
-from gpuprov_node import output, run
+from gpuprov_node import run
 from gpuprov_selinux import ENFORCE
 
 CONFIG = Path("/etc/ssh/sshd_config")

@@ -151,7 +151,7 @@ def test_a_user_does_not_answer_in_place_of_dcgm(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
     write_program(tmp_path / "dcgmi", f"echo '{third()}'")
     write_program(tmp_path / "ss", "echo 'LISTEN 0 5 127.0.0.1:5555 0.0.0.0:* uid:65534 ino:7 sk:1 <->'")
-    with pytest.raises(base.Failed, match="^user 65534 listens on port 5555"):
+    with pytest.raises(base.Failed, match=r"^user 65534 listens on port 5555"):
         node.diagnose("diag", [2, 10])
 
 

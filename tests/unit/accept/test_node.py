@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gpuprov.accept.judge import judge
-from gpuprov.accept.node import kernels, main, memory, watch
+from gpuprov.accept.node import kernels, main, memory, watch, workers
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
 from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
 from gpuprov.accept.node.workers import Crew, end_all
@@ -100,6 +100,20 @@ def test_one_that_hangs_is_ended_and_the_others_go_on(crew: Crew) -> None:
     answers = crew.ask([sound, hung], "echo", 1, 10)
     assert answers[0]["value"] == [1]
     assert "hangs" in answers[1]["error"]
+
+
+@pytest.mark.parametrize("whose", ["nobody's", "another user's", "own"])
+def test_no_worker_uses_an_mps_server_of_another_user(
+    whose: str, crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the folder in /tmp where libcuda looks for a server: any user can create it first."""
+    monkeypatch.delenv(workers.MPS_VARIABLE, raising=False)
+    monkeypatch.setattr(workers, "MPS_FOLDER", str(tmp_path / ("none" if whose == "nobody's" else "")))
+    if whose == "another user's":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    worker = crew.hire("one", lambda *_: os.environ.get(workers.MPS_VARIABLE))
+    [answer] = crew.ask([worker], "", None, 10)
+    assert answer["value"] == (None if whose == "own" else "/proc/none")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import gpuprov_debconf as debconf
@@ -88,7 +89,7 @@ def test_without_room_for_the_settings_the_files_stay_as_they_are(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have a /tmp that a user has filled."""
-    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", lambda *_, **__: Path("/dev/full").open("w"))
+    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", partial(open, "/dev/full"))
     with pytest.raises(OSError, match="No space left"), debconf.closed():
         pass
     assert mode(database / "config.dat") == 0o644

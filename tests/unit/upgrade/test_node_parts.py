@@ -276,5 +276,5 @@ def test_a_package_that_a_rollback_needs_and_cannot_get_is_named(
         packages.keep({"libcuda1": "1"})
     (tmp_path / "libcuda1_1_amd64.deb").touch()
     said["apt-cache"] = "E: Unable to mkstemp /tmp/x - GetTempFile (28: No space left on device)\n"
-    with pytest.raises(Failed, match="^apt-cache: Unable to mkstemp /tmp/x"):  # its checksum is not known
+    with pytest.raises(Failed, match=r"^apt-cache: Unable to mkstemp /tmp/x"):  # its checksum is not known
         packages.keep({"libcuda1": "1"})

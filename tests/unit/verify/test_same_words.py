@@ -264,7 +264,7 @@ def test_conditions_that_keep_a_unit_from_starting(
 def test_conditions_that_systemd_cannot_check_are_not_in_order(
     said: str, unknown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have a /tmp that a user has filled, in which `systemd-analyze` makes a folder; before 250 it has none."""
+    """Have a /tmp that a user has filled, where `systemd-analyze` makes a folder; before 250 it cannot."""
     text = "# /etc/x.conf\n[Unit]\nConditionPathExists=/none\n"
     (tmp_path / "x.conf").write_text(text)
     monkeypatch.setattr(services, "OF_SITE", (str(tmp_path),))
