@@ -3,7 +3,6 @@
 import ctypes
 import os
 import struct
-import tempfile
 from ctypes import byref, c_byte, c_char_p, c_int, c_size_t, c_void_p
 
 from gpuprov.accept.node.matrix import load_library
@@ -28,7 +27,7 @@ class UniqueId(ctypes.Structure):
 
 
 class Library:
-    """libnccl of this machine, with its log in an unnamed file.
+    """libnccl of this machine, with its log in a file of this process's memory.
 
     Args:
         folders: where it is searched in addition to the loader's folders.
@@ -39,7 +38,9 @@ class Library:
     """
 
     def __init__(self, folders: "Sequence[str]") -> None:
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as NCCL
+        # Not in /tmp, which a user can fill: the log would end before its paths. Python 3.6 has no such call.
+        handle = ctypes.CDLL(None).memfd_create(b"nccl", 0)
+        self._log = os.fdopen(handle, "r+b")
         os.environ.update(ENVIRONMENT, NCCL_DEBUG_FILE="/proc/self/fd/{}".format(self._log.fileno()))
         self._library, self.path = load_library(["libnccl.so.2"], folders)
         self._library.ncclCommInitRank.argtypes = (c_void_p, c_int, UniqueId, c_int)

@@ -10,15 +10,18 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from gpuprov.accept.judge import judge
-from gpuprov.accept.node import kernels, main, memory, watch, workers
+from gpuprov.accept.node import kernels, main, memory, nccl, watch, workers
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
 from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
 from gpuprov.accept.node.workers import Crew, end_all
@@ -100,6 +103,20 @@ def test_one_that_hangs_is_ended_and_the_others_go_on(crew: Crew) -> None:
     answers = crew.ask([sound, hung], "echo", 1, 10)
     assert answers[0]["value"] == [1]
     assert "hangs" in answers[1]["error"]
+
+
+def test_nccl_needs_no_room_for_its_log_in_a_folder_of_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a /tmp that a user has filled: a log that ended before its paths was accepted."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "r+b"))
+    monkeypatch.setattr(nccl, "load_library", lambda *_: (Mock(), "libnccl.so.2"))
+    for name in (*nccl.ENVIRONMENT, "NCCL_DEBUG_FILE"):
+        monkeypatch.setenv(name, "")
+    library = nccl.Library([])
+    with library._log, Path(os.environ["NCCL_DEBUG_FILE"]).open("w") as log:
+        for line in ("NCCL version 2.28.3\n", "Channel 00/0 : 0[0] -> 1[0] via NET/Socket/0\n"):
+            log.write(line)
+            log.flush()
+            assert library.log() == line
 
 
 @pytest.mark.parametrize("whose", ["nobody's", "another user's", "own"])
