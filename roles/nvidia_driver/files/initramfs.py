@@ -1,10 +1,11 @@
-"""New images of kernels whose initramfs is older than its settings, or has an older driver.
+"""New images of kernels whose initramfs has modules that its settings exclude, or an older driver.
 
 Runs on the node, with the modules of plugins/module_utils. Argument: {"settings": [files that must not be
 newer than an image], "kernels": [release], "modules": [names that the driver's module may have]}.
 Prints {"changed": whether an image was made, "rebuilt": [paths], "failure": null}.
 
-The installation of a driver often makes images; one that is newer than a setting contains it.
+The installation of a driver often makes images; one that is newer than a setting contains it. An older one
+without any of the modules is as good as a new one, which can take a minute.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from gpuprov_failures import Failed
 from gpuprov_node import output
 
 MODULE = re.compile(r"(?:^|/)nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
+FOREIGN = re.compile(r"(?:^|/)(?:nouveau|nova[-_]core)\.ko")
+"""Files of the modules that the settings exclude; as FOREIGN_MODULES in gpuprov/roles/nvidia_driver.py."""
+PACKED = re.compile(r"(?:squash|squashfs|erofs)-root\.img\Z")
+"""A file system inside an image, whose files are not listed (dracut's module `squash`)."""
+LIST_OF_MODULES = "/modules.dep"
+"""End of the path of a file that every image with kernel modules contains."""
 
 
 def newer(path: str, image: str) -> bool:
@@ -28,17 +35,22 @@ def newer(path: str, image: str) -> bool:
 
 
 def outdated(image: str, kernel: str, asked: dict) -> bool:
-    """Return whether an image is older than a setting, or than the driver's module and contains one.
+    """Return whether an image is older than a setting and has modules that the settings exclude, or is older
+    than the driver's module and has one of the driver.
 
     Raises:
         Failed: its files cannot be listed.
     """
-    if any(newer(path, image) for path in asked["settings"]):
-        return True
+    set_later = any(newer(path, image) for path in asked["settings"])
     found = [output("modinfo", "-k", kernel, "-F", "filename", name).strip() for name in asked["modules"]]
-    if not any(newer(path, image) for path in found if path):
+    built_later = any(newer(path, image) for path in found if path)
+    if not set_later and not built_later:
         return False
-    return any(MODULE.search(path) for path in initramfs.files_in(image))
+    inside = initramfs.files_in(image)
+    if not any(path.endswith(LIST_OF_MODULES) for path in inside) or any(map(PACKED.search, inside)):
+        return True  # modules that the list does not show
+    wrong = [FOREIGN] * set_later + [MODULE] * built_later
+    return any(pattern.search(path) for pattern in wrong for path in inside)
 
 
 def failure(command: list[str]) -> dict | None:

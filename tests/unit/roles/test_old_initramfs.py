@@ -11,11 +11,13 @@ from typing import Any
 import gpuprov_initramfs as initramfs
 import pytest
 
+from gpuprov.roles.nvidia_driver import FOREIGN_MODULES
 from tests.unit.roles.scripts import script
 
 KERNEL = "6.1.0-56-amd64"
 OLD, IMAGE, NEW = 1_000_000, 2_000_000, 3_000_000
 """Times of change, before and after the image's."""
+MODULES = f"usr/lib/modules/{KERNEL}/modules.dep\n"
 GENERATORS = {
     "initramfs-tools": {
         "update-initramfs": '[ "$*" = "-u -k 6.1.0-56-amd64" ] && touch "$BOOT/initrd.img-6.1.0-56-amd64"',
@@ -72,12 +74,27 @@ def answer(
 @pytest.mark.parametrize(
     ("blacklist", "module", "inside", "expected"),
     [
-        (OLD, OLD, "lib/nvidia-current.ko\n", False),
-        (NEW, OLD, "", True),
-        (OLD, NEW, "lib/nvidia-current-drm.ko.zst\n", True),
-        (OLD, NEW, "lib/firmware/nvidia/gsp.bin\nlib/nvidia-wmi-ec-backlight.ko\n", False),
+        (OLD, OLD, f"{MODULES}lib/nouveau.ko\nlib/nvidia-current.ko\n", False),
+        (NEW, OLD, f"{MODULES}lib/nouveau.ko.xz\n", True),
+        (NEW, OLD, f"{MODULES}lib/nova_core.ko\n", True),
+        (NEW, OLD, f"{MODULES}lib/nvidia-current.ko\nlib/firmware/nouveau/a.bin\n", False),
+        (NEW, OLD, "early/microcode\n", True),
+        (NEW, OLD, f"{MODULES}squashfs-root.img\n", True),
+        (OLD, NEW, f"{MODULES}lib/nvidia-current-drm.ko.zst\n", True),
+        (OLD, NEW, f"{MODULES}lib/nouveau.ko\n", False),
+        (OLD, NEW, f"{MODULES}lib/firmware/nvidia/gsp.bin\nlib/nvidia-wmi-ec-backlight.ko\n", False),
     ],
-    ids=["newer than both", "older than the blacklist", "an older driver", "no driver"],
+    ids=[
+        "newer than both",
+        "nouveau, and older than the blacklist",
+        "nova_core, and older than the blacklist",
+        "older than the blacklist, without such a module",
+        "older than the blacklist, with an incomplete list",
+        "older than the blacklist, with a file system inside",
+        "an older driver",
+        "nouveau, and older than the driver",
+        "no driver",
+    ],
 )
 def test_an_image_is_made_again_if_it_is_outdated(
     node: Path,
@@ -92,6 +109,10 @@ def test_an_image_is_made_again_if_it_is_outdated(
     said = answer(node, capsys, blacklist=blacklist, module=module, inside=inside)
     rebuilt = [f"{node}/initrd.img-{KERNEL}"] if expected else []
     assert said == {"changed": expected, "rebuilt": rebuilt, "failure": None}
+
+
+def test_the_modules_are_those_of_the_witnesses() -> None:
+    assert all(script("nvidia_driver", "initramfs").FOREIGN.search(f"{name}.ko") for name in FOREIGN_MODULES)
 
 
 def test_an_image_that_cannot_be_made_is_a_failure(
