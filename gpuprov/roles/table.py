@@ -161,7 +161,13 @@ ROLES = (
         components=("containerd",),
         units=containerd.UNITS,
     ),
-    Role("podman", podman.variables, podman.expectations, components=("podman",)),
+    Role(
+        "podman",
+        podman.variables,
+        podman.expectations,
+        components=("podman",),
+        first={"podman": "podman_packages"},
+    ),
     Role(
         "system_tuning",
         system_tuning.variables,
