@@ -66,12 +66,16 @@ def settle(
     Raises:
         Failed: systemd has no such unit, or refuses.
     """
-    if daemon_reload and not check:
-        act("daemon-reload", name)
-    acts = [*boot_verbs(name, enabled), *state_verbs(name, state)]
-    for verb in acts if not check else ():
+    at_boot = boot_verbs(name, enabled)
+    for verb in at_boot if not check else ():
         act(verb, name)
-    return {"changed": bool(acts), "acts": acts}
+    # `systemctl` reads the unit's file for these verbs, and makes systemd read it again afterwards.
+    if daemon_reload and not at_boot and not check:
+        act("daemon-reload", name)
+    now = state_verbs(name, state)
+    for verb in now if not check else ():
+        act(verb, name)
+    return {"changed": bool(at_boot + now), "acts": at_boot + now}
 
 
 def boot_verbs(name: str, enabled: "bool | None") -> "list[str]":

@@ -59,12 +59,15 @@ def changing(asked: Path) -> list[str]:
 
 def test_a_unit_is_enabled_and_started_and_its_count_of_starts_reset_before(asked: Path) -> None:
     assert acts(True, "started", reload=True) == ["enable", "start"]
-    assert changing(asked) == [
-        "daemon-reload",
-        "enable docker.service",
-        "reset-failed docker.*",
-        "start docker.service",
-    ]
+    assert changing(asked) == ["enable docker.service", "reset-failed docker.*", "start docker.service"]
+
+
+def test_files_are_read_again_unless_another_verb_does_so(
+    asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state(monkeypatch, "enabled", "inactive")
+    assert acts(True, "started", reload=True) == ["start"]
+    assert changing(asked) == ["daemon-reload", "reset-failed docker.*", "start docker.service"]
 
 
 def test_what_is_so_already_is_left_alone(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
