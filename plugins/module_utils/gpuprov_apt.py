@@ -211,16 +211,22 @@ def only(sources: str) -> "list[str]":
     ]
 
 
-def fetch_packages(command: "Sequence[str]", own: "Collection[str]", seconds: int) -> None:
+def fetch_packages(
+    command: "Sequence[str]", own: "Collection[str]", seconds: int, lock_seconds: "int | None" = None
+) -> None:
     """Download all packages of a transaction; nothing is installed.
 
     Args:
         command: arguments of apt-get: options, `install`, and `name`, `name=version` or `name-`.
         own: names of packages that may be removed.
+        seconds: time limit of each step.
+        lock_seconds: update the package lists first, as `read_lists`; None does not.
 
     Raises:
         Failed: packages cannot be downloaded or conflict, or apt would remove a package that is not in `own`.
     """
+    if lock_seconds is not None:
+        read_lists(seconds, lock_seconds)
     if not any(word.endswith("-") for word in command):
         # Here apt itself refuses removals, so that the transaction is resolved only once.
         try:

@@ -144,6 +144,8 @@ CAUSES = (
 INSTANCES = "%{DBINSTANCE}\t%{NAME}\t%{VERSION}-%{RELEASE}\t%{ARCH}\n"
 """Form of a package with its number in rpm's database, which grows with each installation."""
 MODULES = "/etc/dnf/modules.d/*.module"
+ERASING = "--allowerasing"
+"""Option with which dnf removes packages that conflict with others."""
 SIMULATION_S = 600
 """Time limit in seconds of a simulation without a download."""
 WAITS = "Waiting for process with pid"
@@ -223,7 +225,7 @@ def installation(
         f"{verb} {' '.join(names)}" for verb, names in (("install", coming), ("remove", going)) if names
     ]
     options = [
-        *("--assumeyes", "--best", "--allowerasing", "--disableplugin=versionlock"),
+        *("--assumeyes", "--best", ERASING, "--disableplugin=versionlock"),
         *(
             "--setopt=install_weak_deps=False",
             "--setopt=clean_requirements_on_remove=False",
@@ -274,19 +276,35 @@ def only(sources: str) -> "list[str]":
     return [f"--repo={each.id}" for each in repositories(os.path.dirname(sources)) if each.path == sources]
 
 
-def fetch_packages(command: Command, own: "Collection[str]", seconds: int) -> None:
-    """Simulate a transaction, then download all its packages; nothing is installed.
+def fetch_packages(
+    command: Command, own: "Collection[str]", seconds: int, lock_seconds: "int | None" = None
+) -> "Changes":
+    """Download all packages of a transaction and check its effects; nothing is installed. Return these, see
+    `changes`.
 
     Args:
         command: as `installation` returns it.
         own: names of packages that may be removed.
-        seconds: time limit of each of the two.
+        seconds: time limit of each start of dnf.
+        lock_seconds: update the cache of the repositories' metadata first, as `read_lists`, without a further
+            start; None does not.
 
     Raises:
-        Failed: packages cannot be downloaded or conflict, or dnf would remove a package that is not in `own`.
+        Failed: packages cannot be downloaded or conflict, or as `refuse`.
     """
-    refuse(command, own, seconds)
+    options = [] if lock_seconds is None else ["--refresh"]
+    limit = seconds + (lock_seconds or 0)
+    if not any(word.endswith("-") for word in command.words):
+        # Here dnf itself refuses most removals, so that the transaction is resolved only once.
+        careful = command._replace(options=[each for each in command.options if each != ERASING])
+        try:
+            return checked(_shell(careful, limit, "--downloadonly", *options), command, own)
+        except Failed as error:
+            if "Problem" not in str(error):
+                raise
+    found = refuse(command, own, limit, *options)
     _shell(command, seconds, "--setopt=metadata_expire=-1", "--downloadonly")
+    return found
 
 
 def transact(command: Command, residue: "Iterable[str]", own: "Collection[str]" = ()) -> None:
@@ -383,10 +401,18 @@ def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str
         options: further options of dnf.
 
     Raises:
-        Failed: it is not possible; or it would remove a package that is not in `own`, downgrade one without
-            permission, or change a locked one that is not in `own`; the text names them.
+        Failed: it is not possible, or as `checked`.
     """
-    said = _shell(command, seconds, "--assumeno", *options)
+    return checked(_shell(command, seconds, "--assumeno", *options), command, own)
+
+
+def checked(said: str, command: Command, own: "Collection[str]") -> "Changes":
+    """Return the effects of a transaction from dnf's table, see `changes`.
+
+    Raises:
+        Failed: it would remove a package that is not in `own`, downgrade one without permission, change a
+            locked one that is not in `own`, or leave out one of the command; the text names them.
+    """
     there = {row.name: row for row in packages()}
     moved = moves(said)
     locked = {name for name, row in there.items() if row.wanted == "h" and name not in own}

@@ -43,8 +43,10 @@ if TYPE_CHECKING:
         ) -> Any:
             """Return the command that installs packages; the words are `NAME=VERSION` or `NAME-`."""
 
-        def fetch_packages(self, command: Any, own: Collection[str], seconds: int) -> None:
-            """Download the packages of a command."""
+        def fetch_packages(
+            self, command: Any, own: Collection[str], seconds: int, lock_seconds: "int | None" = ...
+        ) -> object:
+            """Download the packages of a command, after the lists if a time to wait for them is stated."""
 
         def transact(self, command: Any, residue: Iterable[str], own: Collection[str] = ...) -> None:
             """Run a command in one transaction."""

@@ -194,10 +194,8 @@ def prepare(
         for path, text in sources.items():
             make_folders(os.path.dirname(path))
             replace(path, text.encode(), 0o644)
-        dnf.read_lists(DNF_S, LOCK_S)
         command = dnf.installation(words, LOCK_S, True, streams)
-        changes = dnf.refuse(command, set(known), DNF_S)
-        dnf.fetch_packages(command, set(known), DNF_S)
+        changes = dnf.fetch_packages(command, set(known), DNF_S, LOCK_S)
         _drop_unchecked({name: now for name, (_, now) in changes.items() if now})
     except DnfFailed as failed:
         raise Failed(f"dnf: {failed}") from None

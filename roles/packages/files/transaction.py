@@ -90,9 +90,6 @@ def main() -> None:
         try:
             if plan.transaction + plan.residue:
                 require_names(order)
-                if not refreshed:
-                    manager.read_lists(order.fetch_timeout, order.lock_timeout)
-                    refreshed = True
                 try:
                     fetch(order, plan)
                 except Failed:
@@ -101,6 +98,7 @@ def main() -> None:
                         raise
                     order, plan = alone, planned(alone, found)
                     fetch(order, plan)
+                refreshed = True
                 transact(order, plan)
             manager.make_requested_initramfs()  # also after a transaction that was killed
             remember({name: order.sets[name] for name in plan.remembers})
@@ -207,12 +205,14 @@ def unwanted(patterns: list[str], found: Found) -> set[str]:
 
 
 def fetch(order: Order, plan: Plan) -> None:
-    """Download every package, and check that only packages of the sets are removed.
+    """Read the package lists unless this run has read them, download every package, and check that only
+    packages of the sets are removed.
 
     Raises:
         Failed: packages cannot be downloaded, conflict, or would remove packages of no set.
     """
-    package_manager().fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout)
+    wait = None if order.refreshed else order.lock_timeout
+    package_manager().fetch_packages(command(order, plan), own(order, plan), order.fetch_timeout, wait)
 
 
 def transact(order: Order, plan: Plan) -> None:

@@ -119,18 +119,53 @@ def test_no_key_is_taken_over_http(
     assert [each for each in options if "gpgkey" in each or "repo" in each] == expected
 
 
-def test_packages_are_simulated_then_fetched(monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]) -> None:
+def test_packages_are_fetched_and_simulated_again_before_they_are_installed(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    """Check the starts of dnf: each takes seconds on a node with large repositories."""
     answering(monkeypatch, ran, FRESH)
     words = ["libnccl=2.28.3-1+cuda13.0", "nvidia-driver-cuda=3:580.95.05-1.el9", "dkms"]
     command = dnf.installation(words, 300, False)
-    dnf.fetch_packages(command, {"nvidia-driver-NVML"}, 600)
-    assert [each[:6] for each in ran] == [["timeout", "600", *RUN_DNF]] * 2
-    assert ["--assumeno" in ran[0], "--downloadonly" in ran[1]] == [True, True]
+    found = dnf.fetch_packages(command, {"nvidia-driver-NVML"}, 600, 300)
+    assert found["dkms"] == (None, "3.2.2-1.el9")
+    assert [each[:6] for each in ran] == [["timeout", "900", *RUN_DNF]]
+    assert {"--refresh", "--downloadonly"} <= {*ran[0]}
+    assert dnf.ERASING not in ran[0], "it would be asked for removals only after the download"
     dnf.transact(command, [], {"nvidia-driver-NVML"})
-    assert ran[3][:4] == [*RUN_DNF]
-    assert ["--cacheonly" in each for each in ran] == [False, False, True, True]
-    assert ["--assumeno" in each for each in ran] == [True, False, True, False]
-    assert ran[0][-2:] == ran[3][-2:] == [*command.lines]
+    assert ran[2][:4] == [*RUN_DNF]
+    assert ["--cacheonly" in each for each in ran] == [False, True, True]
+    assert ["--assumeno" in each for each in ran] == [False, True, False]
+    assert ["--refresh" in each for each in ran] == [True, False, False]
+    assert ran[0][-2:] == ran[2][-2:] == [*command.lines]
+
+
+@pytest.mark.parametrize("words", [["libnccl=2.27.7-1+cuda13.0"], ["libnccl=2.27.7-1+cuda13.0", "old-"]])
+def test_a_removal_is_refused_before_anything_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], words: list[str]
+) -> None:
+    """Play dnf, which cannot install a package next to others unless it may remove these."""
+
+    def shell(_command: Any, _seconds: int, *options: str) -> str:
+        """Record the options; answer as dnf with and without permission to remove packages."""
+        ran.append([*_command.options, *options])
+        if dnf.ERASING in _command.options:
+            return MOVED
+        raise Failed("Problem: package tool-1-1.noarch requires libnccl = 2.28.3, but none can be installed")
+
+    monkeypatch.setattr(dnf, "_shell", shell)
+    with pytest.raises(Failed, match="dnf would remove tool, tool-extra"):
+        dnf.fetch_packages(dnf.installation(words, 300, True), {"libnccl"}, 600, 300)
+    assert "--downloadonly" not in ran[-1]
+    assert ["--refresh" in each for each in ran] == [True] * len(ran)
+
+
+def test_a_repository_that_does_not_answer_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+) -> None:
+    answering(monkeypatch, ran, "", "Error: Failed to download metadata for repo 'nvidia': x\n", 1)
+    with pytest.raises(Failed, match="metadata for repo"):
+        dnf.fetch_packages(dnf.installation(["libnccl=2.27.7-1+cuda13.0"], 300, True), {"libnccl"}, 600, 300)
+    assert len(ran) == 1
 
 
 def test_a_transaction_that_has_changed_since_its_simulation_is_refused(

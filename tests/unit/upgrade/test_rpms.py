@@ -269,7 +269,7 @@ def test_an_upgrade_is_simulated_with_the_new_repositories_which_go_again(
     extra = tmp_path / "yum.repos.d/gpuprov-upgrade.repo"
     commands: list[Any] = []
 
-    def refuse(command: Any, own: Any, seconds: int) -> Any:
+    def fetch_packages(command: Any, *_: Any) -> Any:
         """Check that the new repository is there, record the command, and return two changes."""
         assert extra.read_text() == "[gpuprov-upgrade-nvidia]\n"
         commands.append(command)
@@ -278,9 +278,7 @@ def test_an_upgrade_is_simulated_with_the_new_repositories_which_go_again(
     monkeypatch.setattr(
         rpms, "installed", lambda: {"libnccl": ["2.28.9-1", "x86_64"], "old": ["1", "x86_64"]}
     )
-    monkeypatch.setattr(dnf, "read_lists", lambda *_: None)
-    monkeypatch.setattr(dnf, "refuse", refuse)
-    monkeypatch.setattr(dnf, "fetch_packages", lambda *_: None)
+    monkeypatch.setattr(dnf, "fetch_packages", fetch_packages)
     arguments = (
         {"libnccl": "2.29.7-1"},
         ["libnccl", "old", "gone"],
@@ -298,7 +296,7 @@ def test_an_upgrade_is_simulated_with_the_new_repositories_which_go_again(
     def fails(*_: Any) -> None:
         raise DnfFailed("dnf would remove site")
 
-    monkeypatch.setattr(dnf, "refuse", fails)
+    monkeypatch.setattr(dnf, "fetch_packages", fails)
     with pytest.raises(Failed, match="dnf: dnf would remove site"):
         rpms.prepare(*arguments, [])
     assert not extra.exists()
