@@ -29,12 +29,16 @@ CLOSED = {
     "ClearAllForwardings": "yes",
     "ForwardAgent": "no",
     "ForwardX11": "no",
+    "NoHostAuthenticationForLocalhost": "no",
     "PermitLocalCommand": "no",
+    "RemoteCommand": "none",
     "Tunnel": "no",
     "UpdateHostKeys": "no",
+    "VerifyHostKeyDNS": "no",
 }
-"""Options that forward nothing to a node, and take no further host keys from it, which ssh would write into
-the user's known-hosts file; also if the user's configuration states otherwise.
+"""Options that forward nothing to a node, take host keys from known-hosts files only, also those of a port of
+this machine that leads to a node, and write none that a node sends into the user's; also if the user's
+configuration states otherwise. Of a `RemoteCommand` there ssh would run no other command.
 """
 UNDELEGATED = {"GSSAPIDelegateCredentials": "no"}
 """Option that keeps the user's Kerberos ticket; only for a configuration that gives it, since builds of ssh
@@ -43,7 +47,6 @@ ONLY_THE_STATED_FILE = {
     "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5
     "GlobalKnownHostsFile": "/dev/null",
     "KnownHostsCommand": "none",
-    "VerifyHostKeyDNS": "no",
 }
 """Options with which host keys come from the fleet's known-hosts file only, as with Paramiko."""
 
