@@ -94,12 +94,15 @@ def listeners() -> "list[Listener]":
     return found
 
 
-def listening() -> "dict[str, str]":
-    """Return the number of each listening TCP socket of root → its port."""
+def listening(*, everyone: bool = False) -> "dict[str, str]":
+    r"""Return the number of each listening TCP socket of root, or of everyone, → its port.
+
+    Only `\n` ends a line: the last word is the control group, in whose name users can have `\r` and `\v`.
+    """
     found = {}
-    for line in output("ss", "-Hltne").splitlines():
+    for line in output("ss", "-Hltne").split("\n"):
         inode = INODE.search(line + " ")
-        if inode and not OF_USER.search(line):
+        if inode and (everyone or not OF_USER.search(line)):
             found[inode.group(1)] = line.split()[3].rpartition(":")[2]
     return found
 

@@ -82,6 +82,19 @@ def read_or_none(path: str, limit: int = READ_LIMIT) -> "str | None":
         return None
 
 
+def lines_in(path: str) -> "list[str]":
+    """Return the lines of a file; none if it does not exist or is not readable."""
+    return (read_or_none(path) or "").splitlines()
+
+
+def mounted() -> "list[list[str]]":
+    r"""Return the words of each line of /proc/mounts.
+
+    Only `\n` ends a line, and a blank a word: in names of a mount (FUSE) users can have `\v` and U+3000.
+    """
+    return [line.split(" ") for line in read("/proc/mounts").split("\n")[:-1]]
+
+
 def is_ours(about: os.stat_result) -> bool:
     """Return whether a link belongs to root or to the probe's user; others are not followed.
 
@@ -235,7 +248,7 @@ def lines_of(path: str) -> "Iterator[Place]":
 
     Nothing for a file that cannot be read.
     """
-    for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
+    for number, line in enumerate(lines_in(path), 1):
         if line.strip() and line.lstrip()[0] not in "#;":
             yield f"{path}:{number}", line.strip()
 

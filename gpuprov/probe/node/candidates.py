@@ -7,7 +7,7 @@ a source of the same priority is no preference: that upgrade is prevented by the
 import glob
 import re
 
-from gpuprov.probe.node.base import collector, read_or_none, redact, run
+from gpuprov.probe.node.base import collector, lines_in, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,6 @@ def _places(priorities: "set[int]") -> "list[str]":
         f"{path}:{at}"
         for each in PLACES
         for path in sorted(glob.glob(each))
-        for at, line in enumerate((read_or_none(path) or "").splitlines(), 1)
+        for at, line in enumerate(lines_in(path), 1)
         if pattern.match(line.rstrip())
     ]

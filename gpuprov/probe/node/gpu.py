@@ -10,11 +10,13 @@ from gpuprov.probe.node.base import (
     Failed,
     collector,
     find_program,
+    lines_in,
     names_in,
     read,
     read_or_none,
     run,
     run_anyway,
+    text_in,
 )
 
 TYPE_CHECKING = False
@@ -153,7 +155,7 @@ def modprobe(parameters: "Values") -> "Any":
                 if name.endswith(".conf"):
                     paths.setdefault(name, root + kind + name)
         for name in sorted(paths):
-            for number, line in enumerate((read_or_none(paths[name]) or "").splitlines(), 1):
+            for number, line in enumerate(lines_in(paths[name]), 1):
                 if re.match(wanted, line):
                     rows.append([f"{paths[name]}:{number}", line.strip()])
     return rows
@@ -169,7 +171,7 @@ def gpu_use(parameters: "Values") -> "Any":
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
         for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)"):
-            processes[pid] = (read_or_none("/proc/" + pid + "/comm") or "").strip()
+            processes[pid] = text_in("/proc/" + pid + "/comm")
     return {"processes": processes, "containers": _containers()}
 
 

@@ -8,8 +8,10 @@ import re
 from gpuprov.probe.node.base import (
     collector,
     dropped_in,
+    lines_in,
     lines_of,
     link_name,
+    mounted,
     names_in,
     read,
     read_or_none,
@@ -189,10 +191,9 @@ def scratch(parameters: "Values") -> "Any":
     """
     found = {}
     for point in parameters["scratch"]:
-        rows = [line.split() for line in (read_or_none("/etc/fstab") or "").splitlines()]
+        rows = [line.split() for line in lines_in("/etc/fstab")]
         sources = [row[0] for row in rows if len(row) > 2 and row[1] == point and not row[0].startswith("#")]
-        here = [row for row in map(str.split, read("/proc/mounts").splitlines()) if row[1] == point]
-        source, kind = (here[-1][0], here[-1][2]) if here else ("", None)
+        source, kind = ([("", None)] + [(row[0], row[2]) for row in mounted() if row[1] == point])[-1]
         ahead = text_in(
             "/sys/class/block/" + os.path.basename(os.path.realpath(source)) + "/bdi/read_ahead_kb"
         )
@@ -230,6 +231,5 @@ def _mount_unit(point: str) -> "str | None":
 @collector(seconds=5)
 def mounts(parameters: "Values") -> "Any":
     """Return the lines of /proc/mounts for devices, network file systems and the root, without secrets."""
-    rows = (line.split(" ") for line in read("/proc/mounts").splitlines())
-    kept = [row for row in rows if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
+    kept = [row for row in mounted() if row[0].startswith("/") or ":" in row[0] or row[1] == "/"]
     return {"text": redact("\n".join(" ".join(row) for row in kept))}

@@ -12,6 +12,7 @@ from gpuprov.probe.node.base import (
     blot_value,
     collector,
     link_name,
+    mounted,
     names_in,
     read,
     read_or_none,
@@ -108,13 +109,8 @@ def _space() -> "list[list[Any]]":
     once.
     """
     rows, seen = [], set()
-    for line in read("/proc/mounts").splitlines():
-        words = line.split(" ")
-        if (
-            len(words) < 4
-            or words[2] not in LOCAL_FILESYSTEMS
-            or words[1].startswith(("/proc", "/sys", "/snap"))
-        ):
+    for words in mounted():
+        if words[2] not in LOCAL_FILESYSTEMS or words[1].startswith(("/proc", "/sys", "/snap")):
             continue
         point = words[1].encode().decode("unicode_escape", "replace")
         try:
@@ -133,8 +129,8 @@ def _space() -> "list[list[Any]]":
                 int(space.f_bavail * mib),
                 space.f_files,
                 space.f_favail,
+                words[3].split(",")[0],
             ]
-            + [words[3].split(",")[0]]
         )
     return rows[:MOUNTS_AT_MOST]
 

@@ -7,6 +7,7 @@ import re
 from gpuprov.probe.node.base import (
     collector,
     find_program,
+    lines_in,
     lines_of,
     names_in,
     read_or_none,
@@ -77,7 +78,7 @@ def loading(parameters: "Values") -> "Any":
 
 def _files(kernel: str) -> "list[str]":
     """Return the names of the files of nvidia and nvidia-uvm that depmod has found for a kernel."""
-    lines = (read_or_none(dependencies(kernel)) or "").splitlines()
+    lines = lines_in(dependencies(kernel))
     stems = {line.partition(".ko")[0].rpartition("/")[2] for line in lines}
     return sorted(stem for stem in stems if FILE.match(stem))
 
@@ -116,7 +117,7 @@ def _images(kernel: str) -> "list[str]":
     """Return the images of a kernel's initramfs in /boot that are older than one of the driver's modules for
     it.
     """
-    lines = (read_or_none(dependencies(kernel)) or "").splitlines()
+    lines = lines_in(dependencies(kernel))
     files = [f"/lib/modules/{kernel}/{line.partition(':')[0]}" for line in lines if IN_IMAGE.search(line)]
     made = max([os.stat(path).st_mtime for path in files if os.path.exists(path)], default=0.0)
     names = (f"initrd.img-{kernel}", f"initramfs-{kernel}.img")

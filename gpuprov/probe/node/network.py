@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from gpuprov.probe.node.base import read_or_none
+from gpuprov.probe.node.base import lines_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def default_routes() -> "set[str]":
 
     Routes that reject packets, and lo, are left out.
     """
-    four = [line.split() for line in (read_or_none("/proc/net/route") or "").splitlines()[1:]]
-    six = [line.split() for line in (read_or_none("/proc/net/ipv6_route") or "").splitlines()]
+    four = [line.split() for line in lines_in("/proc/net/route")[1:]]
+    six = [line.split() for line in lines_in("/proc/net/ipv6_route")]
     found = {row[0] for row in four if row[1] == row[7] == "00000000" and not int(row[3], 16) & RTF_REJECT}
     found |= {row[9] for row in six if row[1] == "00" and not int(row[8], 16) & RTF_REJECT}
     return found - {"lo"}

@@ -13,6 +13,7 @@ from gpuprov.probe.node.base import (
     Failed,
     collector,
     find_program,
+    lines_in,
     names_in,
     read_or_none,
     redact,
@@ -165,7 +166,7 @@ def _numbered_lines(path: str) -> "Iterator[tuple[str, str]]":
 
     Nothing for a file that cannot be read.
     """
-    for number, line in enumerate((read_or_none(path) or "").splitlines(), 1):
+    for number, line in enumerate(lines_in(path), 1):
         yield f"{path}:{number}", line
 
 

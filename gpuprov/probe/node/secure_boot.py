@@ -6,7 +6,7 @@ import os
 import re
 import struct
 
-from gpuprov.probe.node.base import collector, find_program, read_or_none, run_anyway
+from gpuprov.probe.node.base import collector, find_program, read_or_none, run_anyway, text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ def secure_boot(parameters: "Values") -> "Any":
     `keys` are the owner's, from mokutil, and `kernel` those of the kernel, by name; `certificates` is
     variable → SHA-256s. `keys` is null without mokutil or EFI; `lockdown` is null if the kernel has none.
     """
-    lockdown = re.search(r"\[(\w+)\]", read_or_none("/sys/kernel/security/lockdown", 4096) or "")
+    lockdown = re.search(r"\[(\w+)\]", text_in("/sys/kernel/security/lockdown"))
     keys = None
     if find_program("mokutil") and os.path.isdir("/sys/firmware/efi"):
         keys = re.findall(r"(?m)^\s*Subject:.*?CN\s*=\s*(.+)$", run_anyway("mokutil", "--list-enrolled")[1])
     return {
         "lockdown": lockdown.group(1) if lockdown else None,
         "keys": keys,
-        "enforced": (read_or_none("/sys/module/module/parameters/sig_enforce", 16) or "").strip() == "Y",
+        "enforced": text_in("/sys/module/module/parameters/sig_enforce") == "Y",
         "ignored_by_shim": _variable("MokSBStateRT") == b"\1",
-        "vendor": (read_or_none("/sys/class/dmi/id/sys_vendor", 256) or "").strip(),
+        "vendor": text_in("/sys/class/dmi/id/sys_vendor"),
         "kernel": sorted(set(re.findall(KEY, read_or_none("/proc/keys") or ""))),
         "certificates": {name: list(_certificates(_variable(name))) for name in LISTS},
     }

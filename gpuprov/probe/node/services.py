@@ -176,4 +176,4 @@ def undone(parameters: "Values") -> "Any":
 
     Null if it did not.
     """
-    return {"text": (read_or_none("/var/lib/gpuprov/deadman/undone", 4096) or "").strip() or None}
+    return {"text": text_in("/var/lib/gpuprov/deadman/undone") or None}

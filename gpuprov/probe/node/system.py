@@ -19,6 +19,7 @@ from gpuprov.probe.node.base import (
     collector,
     dropped_in,
     find_program,
+    lines_in,
     lines_of,
     link_name,
     names_in,
@@ -29,6 +30,7 @@ from gpuprov.probe.node.base import (
     run,
     run_anyway,
     systemd_lines,
+    text_in,
 )
 
 TYPE_CHECKING = False
@@ -86,7 +88,7 @@ def kernels(parameters: "Values") -> "Any":
         "grub_arguments": _arguments(config or "") or _arguments(_entries()),
         "boot_entries": os.path.isdir("/boot/loader/entries") and not _arguments(config or ""),
         "grub_environment": next(filter(None, map(read_or_none, environments)), None),
-        "held_back": (read_or_none("/var/lib/gpuprov/held-back-kernel", 4096) or "").partition(" ")[0],
+        "held_back": text_in("/var/lib/gpuprov/held-back-kernel").partition(" ")[0],
     }
 
 
@@ -94,7 +96,7 @@ def _entries() -> str:
     """Return the entries of /boot/loader as lines of a grub.cfg: `linux /boot/vmlinuz-… root=… ro`."""
     found = []
     for path in sorted(glob.glob("/boot/loader/entries/*.conf")):
-        values = dict(line.partition(" ")[::2] for line in (read_or_none(path) or "").splitlines())
+        values = dict(line.partition(" ")[::2] for line in lines_in(path))
         image = values.get("linux", "").strip().rpartition("/")[2]
         found.append("linux /{} {}".format(image, values.get("options", "")))
     return "\n".join(found)
@@ -249,7 +251,7 @@ def _owner(status: os.stat_result) -> "list[str]":
     """Return names or numbers of owner and group, from files: a query to a directory service may block."""
     names = []
     for path, number in (("/etc/passwd", status.st_uid), ("/etc/group", status.st_gid)):
-        rows = (line.split(":") for line in (read_or_none(path) or "").splitlines())
+        rows = (line.split(":") for line in lines_in(path))
         names.append(next((row[0] for row in rows if len(row) > 2 and row[2] == str(number)), str(number)))
     return names
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuprov.untrusted import device_name
+from gpuprov.untrusted.lines import lines_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def parse_disks(devices: Iterable[Mapping[str, Any]], parent: str | None = None)
 
 def parse_mounts(text: str) -> Mapping[str, Mount]:
     """Parse /proc/mounts: mount point → mount; the last mount over a place is the visible one."""
-    rows = (line.split(" ") for line in text.splitlines())
+    rows = (line.split(" ") for line in lines_of(text))
     return {
         _unescape(row[1]): Mount(_unescape(row[0]), _unescape(row[1]), row[2], tuple(row[3].split(",")))
         for row in rows

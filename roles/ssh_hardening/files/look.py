@@ -84,10 +84,8 @@ def taken() -> dict[str, str]:
     ours = gpuprov_sshd.sockets_of(1).union(
         *(gpuprov_sshd.sockets_of(each.pid) for each in gpuprov_sshd.listeners())
     )
-    for line in said("ss", "-Hltne").splitlines():
-        port, inode = line.split()[3].rpartition(":")[2], gpuprov_sshd.INODE.search(line + " ")
-        is_ours = inode is not None and inode.group(1) in ours
-        if port in wanted and not is_ours:
+    for number, port in gpuprov_sshd.listening(everyone=True).items():
+        if port in wanted and number not in ours:
             others.append(port)  # often twice: IPv4 and IPv6
     return {port: programs for port in dict.fromkeys(others) if (programs := programs_on(port))}
 

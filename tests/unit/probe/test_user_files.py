@@ -18,7 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuprov.probe.node import base, software, system
+from gpuprov.probe.node import base, hardware, software, system
+from gpuprov.probe.parse.hardware import parse_mounts
 from gpuprov.verify.observers import user_files
 
 NOBODY = 65534
@@ -313,3 +314,18 @@ def test_a_place_that_root_alone_decides_is_led_to(tmp_path: Path) -> None:
     assert base.path_of_root("/etc/none") is None
     (tmp_path / "file").touch()  # below /tmp, in which each user can write
     assert base.path_of_root(str(tmp_path / "file")) is None
+
+
+@pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\u2028", "\u3000"])
+def test_the_name_of_a_user_s_mount_is_neither_a_line_nor_a_word(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Check characters that fusermount permits in a source: it could state a mounted scratch, or no row."""
+    forged = f"x\v/dev/sdb{end}/scratch{end}xfs{end}rw /home/eve/m fuse.x rw,user_id=1000 0 0"
+    text = f"/dev/sda1 / ext4 rw 0 0\n{forged}\n:\v: /home/eve/n fuse.x rw 0 0\n"
+    monkeypatch.setattr(base, "read", lambda *_path: text)
+    assert [row[1] for row in base.mounted()] == ["/", "/home/eve/m", "/home/eve/n"]
+    assert hardware.scratch({"scratch": ["/scratch"]})["/scratch"]["filesystem"] is None
+    kept = hardware.mounts({})["text"]
+    assert kept.startswith("/dev/sda1 / ext4 rw 0 0")
+    assert set(parse_mounts(text)) == {"/", "/home/eve/m", "/home/eve/n"}

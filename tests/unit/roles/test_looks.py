@@ -68,7 +68,7 @@ def test_a_port_is_in_use_unless_root_s_sshd_or_systemd_has_its_socket(
     monkeypatch.setattr(gpuprov_sshd, "listeners", lambda: [listener])
     monkeypatch.setattr(gpuprov_sshd, "sockets_of", {1: {"8"}, 5: {"7"}}.__getitem__)
     monkeypatch.setattr(sshd, "options", {"port": "22 2222"})
-    monkeypatch.setattr(sshd, "said", lambda *_command: f"LISTEN 0 9 *:2222 *:* ino:{inode} sk:1\n")
+    monkeypatch.setattr(gpuprov_sshd, "output", lambda *_argv: f"LISTEN 0 9 *:2222 *:* ino:{inode} sk:1\n")
     monkeypatch.setattr(sshd, "run", lambda *_command, **_named: listed)
     assert sshd.taken() == taken
 

@@ -179,6 +179,21 @@ def test_a_socket_of_a_user_is_not_sshd_s(
     assert in_shell("other_sshd ''") == ""
 
 
+@pytest.mark.parametrize("end", ["\r", "\v", "\u2028"])
+def test_the_name_of_a_user_s_control_group_is_no_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    """Check ends of lines that the kernel permits in such a name: it could state a socket of root."""
+    row = "LISTEN 0 128 0.0.0.0:22 0.0.0.0:* ino:7 sk:1 cgroup:/ <->"
+    forged = (
+        f"LISTEN 0 5 *:80 *:* uid:1000 ino:8 sk:2 cgroup:/a{end}{row.replace(':22', ':2222')}{end} ino:9 <->"
+    )
+    write_program(tmp_path / "ss", f"cat <<'END'\n{row}\n{forged}\nEND")
+    monkeypatch.setitem(gpuprov_node.ENVIRONMENT, "PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert gpuprov_sshd.listening() == {"7": "22"}
+    assert gpuprov_sshd.listening(everyone=True) == {"7": "22", "8": "80"}
+
+
 def test_a_file_that_sshd_closes_meanwhile_does_not_hide_its_socket(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, listener: subprocess.Popen[bytes]
 ) -> None:
