@@ -96,6 +96,16 @@ class Server(Observed):
                 found["ethernet"].append(0 if state == "down" else result)
         return dict(found)
 
+    @property
+    def mounted(self) -> dict[str, str]:
+        """Mount point → type of the file system that is visible there; raises as `ask`.
+
+        testinfra's `host.mount_point` also ends lines and words at other characters than the kernel, which
+        users can have in names of a mount (FUSE).
+        """
+        rows = (line.split(" ") for line in lines_of(self.ask("cat /proc/mounts")))
+        return {row[1]: row[2] for row in rows if len(row) > 2}
+
     def __repr__(self) -> str:
         return "<server>"
 

@@ -344,7 +344,7 @@ class Sshd(Observed):
         folders = [f"/proc/{pid}/fd" for pid in pids]
         listed = self.run(HELD.format(" %s" * len(folders)), *folders).stdout if folders else ""
         held, found = set(re.findall(r"(?m)^socket:\[([0-9]+)\]$", listed)), set()
-        for line in self.ask(SOCKETS).splitlines():
+        for line in lines_of(self.ask(SOCKETS)):
             number = re.search(r"\sino:([0-9]+)\s", f"{line} ")
             if number and number[1] in held:
                 found.add(int(line.split()[3].rpartition(":")[2]))

@@ -19,16 +19,15 @@ FSTAB = "grep -v '^#' /etc/fstab"
 @pytest.mark.check("scratch.filesystem", "findmnt --real", "lsblk --fs")
 def test_no_other_file_system_is_in_the_place_of_scratch(host: Node, expected: dict[str, str]) -> None:
     """Check that a mounted scratch folder has the expected type of file system."""
-    points = {mount: host.mount_point(mount) for mount in expected}
-    mounted = {mount: point.filesystem for mount, point in points.items() if point.exists}
-    assert {**expected, **mounted} == expected
+    mounted = host.server.mounted
+    assert {mount: mounted.get(mount, kind) for mount, kind in expected.items()} == expected
 
 
 @pytest.mark.check("scratch.mounted", "findmnt --real", "lsblk --fs")
 def test_scratch_is_mounted(host: Node, expected: dict[str, str]) -> None:
     """Check that each scratch folder is mounted with the expected type of file system."""
-    points = {mount: host.mount_point(mount) for mount in expected}
-    assert {mount: point.filesystem if point.exists else None for mount, point in points.items()} == expected
+    mounted = host.server.mounted
+    assert {mount: mounted.get(mount) for mount in expected} == expected
 
 
 @pytest.mark.check("scratch.at_boot", FSTAB)
