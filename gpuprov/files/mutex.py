@@ -174,7 +174,7 @@ def _holder(about: os.stat_result) -> "int | None":
 def _name(pid: int) -> str:
     """Return the name of a process; a general text if it cannot be read, as after its end."""
     try:
-        with open(f"/proc/{pid}/comm") as file:
+        with open(f"/proc/{pid}/comm", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return "what a process left that has ended"

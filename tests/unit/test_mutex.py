@@ -6,6 +6,8 @@ import ast
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -69,6 +71,21 @@ def test_waiting_has_an_end_and_says_for_whom(tmp_path: Path) -> None:
         pass
     assert str(refused.value).startswith(f"{tmp_path}/x is locked by ")
     assert f"(pid {os.getpid()}) for more than 0 s; `ps -fp {os.getpid()}`" in str(refused.value)
+
+
+def test_any_name_of_the_process_is_named(tmp_path: Path) -> None:
+    """Check a name of bytes that are no text: the error is the same for each."""
+    program = "import fcntl,sys,time; fcntl.flock(0, fcntl.LOCK_EX)\nprint(flush=True); time.sleep(60)"
+    naming = f"open('/proc/self/comm', 'wb').write(b'\\xff'); {program}"
+    with tmp_path.joinpath("x").open("w") as file:
+        words = [sys.executable, "-c", naming]
+        with subprocess.Popen(words, stdin=file, stdout=subprocess.PIPE) as process:
+            assert process.stdout
+            process.stdout.readline()
+            with tmp_path.joinpath("x").open() as ours, pytest.raises(mutex.Locked) as locked:
+                mutex.wait_for(ours.fileno(), "x", 0)
+            process.kill()
+    assert f"(pid {process.pid})" in str(locked.value)
 
 
 def test_what_is_done_under_a_lock_may_ask_for_another_in_vain(tmp_path: Path) -> None:
