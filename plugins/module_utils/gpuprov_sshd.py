@@ -97,7 +97,7 @@ def listeners() -> "list[Listener]":
 def listening(*, everyone: bool = False) -> "dict[str, str]":
     r"""Return the number of each listening TCP socket of root, or of everyone, → its port.
 
-    Only `\n` ends a line: the last word is the control group, in whose name users can have `\r` and `\v`.
+    Only `\n` ends a line: in the name of the control group, which follows, users can have `\r` and `\v`.
     """
     found = {}
     for line in output("ss", "-Hltne").split("\n"):

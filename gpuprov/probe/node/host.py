@@ -208,15 +208,18 @@ def programs(parameters: "Values") -> "Any":
 def _runs(*names: str) -> bool:
     """Return whether a program runs whose name begins with one of these, and whose file is root's.
 
-    Each process chooses its own name. Without root's rights the files of others are not known, and it counts.
-    A file that root cannot look at is on a file system that a user has mounted (FUSE), and does not count.
+    Each process chooses its own name, and in a namespace of its own a user can mount any file under a name.
+    Without root's rights the files of others are not known, and it counts. A file that root cannot look at is
+    on a file system that a user has mounted (FUSE), and does not count.
     """
     for pid in filter(str.isdecimal, names_in("/proc")):
         folder = "/proc/" + pid
         if text_in(folder + "/comm").startswith(names):
             try:
-                program = os.readlink(folder + "/exe").rpartition("/")[2]
-                if program.startswith(names) and os.stat(folder + "/exe").st_uid == 0:
+                program, about = os.readlink(folder + "/exe"), os.stat(folder + "/exe")
+                of_root = _word(read_or_none(folder + "/status") or "", "Uid") == "0"
+                named = program.rpartition("/")[2].startswith(names) and about.st_uid == 0
+                if named and (of_root or os.path.samestat(about, os.lstat(program))):
                     return True
             except PermissionError:
                 if os.geteuid() != 0:

@@ -46,6 +46,28 @@ def test_a_name_that_a_process_chose_is_no_program(tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+@pytest.mark.parametrize(("user", "counts"), [("65534", False), ("0", True)])
+def test_a_name_that_a_user_mounted_over_a_file_of_root_is_no_program(
+    tmp_path: Path, user: str, counts: bool
+) -> None:
+    """Check a mount in a namespace of its own, which a user can have; a container of root has one, too."""
+    own = tmp_path / "gpuprov-mounted"
+    own.touch()
+    own.chmod(0o755)
+    call = 'mount --bind "$(readlink -f "$(command -v sleep)")" "$0" && exec setpriv --reuid "$1" "$0" 60'
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", call, own, user]) as process:
+        for _ in range(200):
+            if text_in(f"/proc/{process.pid}/comm") == own.name:
+                break
+            time.sleep(0.02)
+        if process.poll() is not None:
+            pytest.skip("root may not mount here")
+        assert text_in(f"/proc/{process.pid}/comm") == own.name
+        assert host._runs(own.name) is counts
+        process.kill()
+
+
 @pytest.mark.parametrize(("user", "counts"), [(0, False), (1000, True)])
 def test_a_file_that_root_cannot_look_at_is_a_users(
     user: int, counts: bool, monkeypatch: pytest.MonkeyPatch
