@@ -7,7 +7,7 @@ a source of the same priority is no preference: that upgrade is prevented by the
 import glob
 import re
 
-from gpuprov.probe.node.base import collector, lines_in, redact, run
+from gpuprov.probe.node.base import collector, lines_of, redact, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def _places(priorities: "set[int]") -> "list[str]":
     stated = "|".join(map(str, sorted(priorities)))
     pattern = re.compile(rf"(?i)\s*Pin-Priority:\s*(?:{stated})\Z|.*\bDefault-Release\b")
     return [
-        f"{path}:{at}"
+        place
         for each in PLACES
         for path in sorted(glob.glob(each))
-        for at, line in enumerate(lines_in(path), 1)
-        if pattern.match(line.rstrip())
+        for place, line in lines_of(path)
+        if pattern.match(line)
     ]

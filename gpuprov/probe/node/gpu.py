@@ -10,7 +10,7 @@ from gpuprov.probe.node.base import (
     Failed,
     collector,
     find_program,
-    lines_in,
+    lines_of,
     names_in,
     read,
     read_or_none,
@@ -155,9 +155,7 @@ def modprobe(parameters: "Values") -> "Any":
                 if name.endswith(".conf"):
                     paths.setdefault(name, root + kind + name)
         for name in sorted(paths):
-            for number, line in enumerate(lines_in(paths[name]), 1):
-                if re.match(wanted, line):
-                    rows.append([f"{paths[name]}:{number}", line.strip()])
+            rows += [[place, line] for place, line in lines_of(paths[name]) if re.match(wanted, line)]
     return rows
 
 

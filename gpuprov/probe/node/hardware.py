@@ -14,7 +14,6 @@ from gpuprov.probe.node.base import (
     mounted,
     names_in,
     read,
-    read_or_none,
     redact,
     run,
     text_in,
@@ -70,7 +69,7 @@ def _nic(name: str) -> "Values":
     if missing.
     """
     folder = "/sys/class/net/" + name + "/"
-    kind = re.search(r"^DEVTYPE=(bond|vlan|bridge)$", read_or_none(folder + "uevent") or "", re.M)
+    kind = re.search(r"^DEVTYPE=(bond|vlan|bridge)$", text_in(folder + "uevent"), re.M)
     device = os.path.exists(folder + "device")
     # The sysfs folder of a virtio device is below that of its PCI device.
     places = re.findall(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", os.path.realpath(folder + "device"))

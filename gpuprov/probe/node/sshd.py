@@ -118,7 +118,7 @@ def _is_contained(pid: str) -> bool:
 
     A program that a user runs with root's rights (setuid) is the user's.
     """
-    root = re.search(r"(?m)^Uid:\s+0\s+0\s", read_or_none(f"/proc/{pid}/status") or "")
+    root = re.search(r"(?m)^Uid:\s+0\s+0\s", text_in(f"/proc/{pid}/status"))
     return root is None or _link(f"/proc/{pid}/ns/pid") != _link("/proc/1/ns/pid")
 
 
@@ -232,7 +232,7 @@ def _connection() -> "tuple[str, str]":
         found = given.search(read_or_none(f"/proc/{pid}/environ") or "")
         if found:
             return found.group(1), found.group(2)
-        pid = (re.findall(r"(?m)^PPid:\s+(\d+)$", read_or_none(f"/proc/{pid}/status") or "") or [""])[0]
+        pid = (re.findall(r"(?m)^PPid:\s+(\d+)$", text_in(f"/proc/{pid}/status")) or [""])[0]
     return "127.0.0.1", "127.0.0.1"
 
 
@@ -291,7 +291,7 @@ def _is_started_by(pid: str, path: str) -> bool:
 
 def _started(pid: str) -> float:
     """Return when a process started, as seconds since 1970; 0 if it has ended."""
-    fields = (read_or_none(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
+    fields = text_in(f"/proc/{pid}/stat").rpartition(")")[2].split()
     booted = re.search(r"(?m)^btime (\d+)$", read_or_none("/proc/stat") or "")
     return int(booted.group(1)) + int(fields[19]) / os.sysconf("SC_CLK_TCK") if booted and fields else 0.0
 

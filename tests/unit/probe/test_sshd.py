@@ -206,7 +206,7 @@ def test_services_of_pam_are_followed(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_a_program_that_a_user_runs_as_root_is_no_listener(
     users: str, contained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sshd, "read_or_none", lambda path: f"Name:\tsshd\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")
+    monkeypatch.setattr(sshd, "text_in", lambda path: f"Name:\tsshd\nUid:\t{users}\nGid:\t0\t0\t0\t0\n")
     monkeypatch.setattr(sshd, "_link", lambda path: "pid:[1]")
     assert sshd._is_contained("7") == contained
 
