@@ -92,9 +92,9 @@ LOG_LINE = 1000
 kernel log.
 """
 
-_QUOTED = re.compile(r"(\bname=|the client ')(?!<).{1,15}")
-"""Name of a program in a message of the driver, as in Xids and API mismatches; the kernel's names have at
-most 15 characters.
+_QUOTED = re.compile(r"(\bname=|the client '|\bcomm )(?!<).{1,15}")
+"""Name of a program in a message about a device, as in Xids, API mismatches and those of ext4; the kernel's
+names have at most 15 characters.
 """
 _INDENTED = re.compile(r"\ANVRM: {2,}")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 LINES_AT_MOST = 4000
 OF_A_KIND, KINDS = 200, 256
-"""Maximum numbers of lines of one kind, and of kinds: further kinds are one together. So no line, however
-often it comes, pushes out one of another kind.
+"""Maximum numbers of lines of one kind, and of kinds, with as many more for errors with a code: further kinds
+are one together. So no line, however often it comes, pushes out one of another kind.
 """
 LINE_LIMIT = 600
 """Maximum length of a line in characters."""
@@ -37,8 +37,18 @@ WANTED = re.compile(
 )
 """Pattern of the lines that are kept."""
 _PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
+_NAMED = (
+    r"(?!.{1,15}?(?:\[\d{1,10}\]| ?\(\d{1,10}\)[: ]| invoked oom-killer:| cpuset=|: page allocation "
+    r"|: vmalloc\b)|[^\s:/]{1,15}(?: \(\w{1,20}\))?: "
+    r"(?:option \w{1,32}: |Mode \"|Recording |renamed from |port \d|\(slave ))"
+)
+"""No beginning of a message about a program (`NAME[PID]: segfault at 0 … in FILE[…]`) or a network interface
+(`NAME: option mode: invalid value (TEXT)`), which a user can have in a namespace of their own.
+
+Name and text are the user's, as are the names of the file and of a control group.
+"""
 OF_DEVICES = re.compile(
-    r"(?:NVRM[: ]|nvidia[\w-]{0,30}[: ]|nouveau |gdrdrv: |nv_peer_mem[: ]|The NVIDIA |\[drm[\]:]"
+    _NAMED + r"(?:NVRM[: ]|nvidia[\w-]{0,30}[: ]|nouveau |gdrdrv: |nv_peer_mem[: ]|The NVIDIA |\[drm[\]:]"
     r"|libspdm_\w{12,40}: |BAR\d: |AER: "
     rf"|(?:mlx[45]_(?:core|ib)|pcieport|pciehp|pci|vfio-pci|nova\w{{0,10}}) {_PCI}|mlx[45]_\w{{2,4}}: "
     r"|mce: \[Hardware|mce: CPU|(?:\{\d{1,9}\})?\[Hardware Error\]|EDAC (?:MC\d|\w{3,20}:)|rcu: (?:INFO|rcu_)"
@@ -49,15 +59,13 @@ OF_DEVICES = re.compile(
 )
 """Beginnings of the messages of drivers, and of the kernel about devices.
 
-All others may begin with the name of a program, which its user chooses, or quote its path. With a name of at
-most 15 characters and what the kernel writes after it (`NAME[PID]: segfault at`), no message can be made that
-begins like these and matches a rule.
+All others may begin with a name that a user chooses, or quote a path.
 """
 _CODE = re.compile(
     r"NVRM: (?:GPU at )?Xid \([0-9a-zA-Z:. -]{1,60}\)[^:]{0,100}: \d{1,3}\b"
     r"|nvidia-nvswitch\d{1,3}: SXid \([0-9a-zA-Z:.]{1,40}\): \d{3,6}\b"
 )
-XID = re.compile(r"NVRM: (?:GPU at )?Xid \(")
+XID = re.compile(_NAMED + r"NVRM: (?:GPU at )?Xid \(")
 """Beginning of a message about an error of a GPU."""
 _ORIGIN = re.compile(r"kernel(?:\[\d{1,9}\])?: ")
 """Beginning of a message of the kernel itself in journalctl's output."""
@@ -117,7 +125,7 @@ class Kinds:
     """The last lines of each kind of message, from sources that may have the same lines.
 
     A kind is an error's code with its device, or the beginning of a message about a device; all lines about
-    programs are one kind.
+    programs and users' interfaces are one kind.
     """
 
     def __init__(self) -> None:
@@ -139,10 +147,11 @@ class Kinds:
         """Add a line, unless an earlier source has had it; of a kind at most the last `OF_A_KIND` are kept,
         all are counted.
 
-        Beyond `KINDS` kinds, further ones are put together as `others`.
+        Beyond `KINDS` kinds, or twice as many for an error with a code, further ones are put together as
+        `others`.
         """
         kind = _kind(text)
-        if kind not in self._kinds and len(self._kinds) >= KINDS:
+        if kind not in self._kinds and len(self._kinds) >= KINDS * (2 if _CODE.match(kind) else 1):
             kind = "others"
         known = self._known.get(kind, Counter())
         if kind in self._full or known[text]:

@@ -33,6 +33,7 @@ ALONE = (
     "NVRM: The NVIDIA GPU installed in this system is supported through the NVIDIA 470.xx Legacy drivers.",
     "NVRM: ignoring the legacy GPU 0000:00:06.0",
     "nvidia_x: version magic '6.1.0 SMP' should be '6.8.0-87-generic SMP'",
+    "NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot.",
 )
 """Messages of drivers; each one isolates a node."""
 TEXTS = (
@@ -48,7 +49,9 @@ TEXTS = (
 
 
 def forged() -> Iterator[str]:
-    """Yield what users make the kernel write: names of programs that are parts of messages, and paths."""
+    """Yield what users make the kernel write: names of programs, files, control groups and interfaces (in
+    their own namespace) that are parts of messages, and paths.
+    """
     names = {text[start : start + NAME] for text in TEXTS for start in range(max(1, len(text) - NAME + 1))}
     names |= {
         "BAR1 is 0M",
@@ -70,6 +73,17 @@ def forged() -> Iterator[str]:
         yield f"process '/tmp/{text}' launched '/tmp/{text}' with NULL argv: empty string added"
         yield f"process '/tmp/x {text}' launched '/bin/sh' with NULL argv: empty string added"
         yield f"warning: `{text[:NAME]}' uses 32-bit capabilities (legacy support in use)"
+        yield f"EXT4-fs warning (device sda1): ext4_dx_add_entry:2516: inode #2: comm {text[:NAME]}: full"
+        for name in (text[:NAME], "NVRM: a", "nvidia: [1]", "mlx5_ib: (x)"):
+            yield f"{name}[4711]: segfault at 0 ip 55d2 sp 7fff error 6 in {text}[55d2+1000] likely on CPU 3"
+            yield f"{name}[4711] bad frame in rt_sigreturn frame:7f ip:7f sp:7f orax:f in {text}[7f+1000]"
+            yield f"{name}: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL),cpuset={text},mems_"
+            yield f"{name} cpuset={text} mems_allowed=0-1"
+        for name in ("NVRM", "nvidia", "mlx5_ib", "AER", "NVRM (unregistering)"):
+            yield f"{name}: option mode: invalid value ({text})"
+            yield f'{name}: Mode "{text[:31]}" not found'
+            yield f"{name}: Recording {text} as primary, but it has not been enslaved yet"
+            yield f"{name}: port 1({text[:NAME]}) entered blocking state"
 
 
 LINES = tuple(forged())
@@ -163,6 +177,19 @@ def test_no_name_of_a_program_isolates_a_node_or_hides_its_fault(name: str) -> N
 def test_hostile_users_isolate_no_node() -> None:
     assert diagnose(as_examined(with_users(bare_metal()))).faults
     assert draining(with_users(bare_metal())) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXT4-fs warning (device sda1): ext4_dx_add_entry:2516: inode #2: comm I/O error: index full",
+        "EXT4-fs error ([4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
+    ],
+)
+def test_the_name_of_a_program_is_no_fault_of_a_disk(line: str) -> None:
+    machine = bare_metal()
+    log(machine, line)
+    assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(machine)).faults}
 
 
 @pytest.mark.parametrize("line", ALONE)

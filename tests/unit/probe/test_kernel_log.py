@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import stat
 import subprocess
@@ -131,6 +132,23 @@ def test_messages_that_a_user_causes_push_out_no_other(machine: Log, line: str) 
     assert texts()[:2] == [LOST, "NVRM: BAR1 is 0M @ 0x0"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: {}[{}]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
+        "nvidia-{}: renamed from a{}",
+        "NVRM: {} is a beginning that no pattern for users' names has, {}",
+    ],
+)
+def test_names_of_users_push_out_no_error(machine: Log, line: str) -> None:
+    """Write more names than there are kinds before the error, and more than a kind has lines after it."""
+    names = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=4)][: 3 * KINDS]
+    lines = [line.format(name, number) for number, name in enumerate(names)]
+    machine.says([*lines, LOST, *lines])
+    assert LOST in texts()
+    assert watch.xids()["count"] == 1
+
+
 def test_all_kinds_together_are_bounded(machine: Log) -> None:
     """Log errors of more kinds than there are: each has its share, and the last ones of each are there."""
     kinds = [(bus, code) for bus in range(16) for code in range(1, 21)]
@@ -174,7 +192,9 @@ def test_a_pipe_is_no_log(machine: Log) -> None:
 
 def test_errors_under_load_are_those_of_the_driver(machine: Log) -> None:
     machine.says([LOST, "process '/tmp/Xid' launched '/tmp/NVRM: Xid (' with NULL argv", CRASH.format("Xid")])
-    assert watch.xids()["count"] == 1
+    machine.says(["NVRM: Xid (PCI:[4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]"] * 20)
+    found = watch.xids()
+    assert (found["count"], [text for _, text in found["lines"]]) == (1, [LOST])
     machine.says(FAULT.format(1, 31, pid) for pid in range(OF_A_KIND + 50))
     found = watch.xids()
     assert found["count"] == OF_A_KIND + 51
