@@ -6,6 +6,7 @@ import contextlib
 import io
 import itertools
 import os
+import re
 import stat
 import subprocess
 import threading
@@ -35,6 +36,7 @@ class Log:
         self.ring: list[bytes] = []
         self.kind = stat.S_IFCHR
         self.arguments: tuple[str, ...] = ()
+        self.characters: int | None = None
         monkeypatch.setattr(module, "find_program", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(subprocess, "Popen", self._start)
         monkeypatch.setattr(
@@ -63,11 +65,14 @@ class Log:
         ]
 
     def _start(self, argv: tuple[str, ...], **_: Any) -> Any:
-        """Return a fake journalctl that prints the journal's lines; record its arguments."""
+        """Return a fake journalctl that prints the messages, of which the first `characters` are read before
+        it is killed; record its arguments.
+        """
         self.arguments = argv
-        lines = io.BytesIO("".join(f"{line}\n" for line in self.journal).encode())
-        child = Mock(stdout=lines)
-        child.wait.return_value = 0
+        messages = re.split(r"(?m)^(?=\d)", "".join(f"{line}\n" for line in self.journal))
+        text = "".join(reversed(messages) if "--reverse" in argv else messages)
+        child = Mock(stdout=io.BytesIO(text[: self.characters].encode()))
+        child.wait.return_value = 0 if self.characters is None else -9
         return child
 
     def _read(self, _handle: int, _size: int) -> bytes:
@@ -181,6 +186,17 @@ def test_the_ring_alone_is_enough_and_its_users_are_none(machine: Log) -> None:
     machine.rings([LOST], priority=11)
     with pytest.raises(Failed, match="no kernel log"):
         kernel_log({})
+
+
+def test_the_newest_messages_are_read_if_there_is_no_time_for_all(machine: Log) -> None:
+    """Kill journalctl within a line: `Xid … 48` is no `Xid … 4`."""
+    machine.says([*(CRASH.format(pid) for pid in range(9)), FAULT.format(1, 48, 7), LOST])
+    machine.rings([CRASH.format(9)])
+    cut = f"1795700010.5 kernel: {LOST}\n1795700009.5 kernel: NVRM: Xid (PCI:0000:01:00): 4"
+    machine.characters = len(cut)
+    result = kernel_log({})
+    assert result["source"] == "journal and ring"
+    assert sorted(text for _, text in result["kept"]) == [LOST, CRASH.format(9)]
 
 
 def test_a_pipe_is_no_log(machine: Log) -> None:
