@@ -372,15 +372,15 @@ class Facts:
         """Output of nvidia-smi; if it is not installed, timed out or failed, `error` is set.
 
         Raises:
-            Missing: it was not requested, or names of programs make it ambiguous, which is no fault of the
-                driver.
+            Missing: it was not requested; or number or names of programs make it too long or ambiguous, or
+                leave no room to start it, which is no fault of the driver.
         """
         try:
             raw = self.raw("smi")
         except Missing as missing:
-            if missing.collector in self.collectors:
-                return Smi(error=_about_smi(missing.reason))
-            raise
+            if missing.collector not in self.collectors or _NOT_OF_SMI.search(missing.reason):
+                raise
+            return Smi(error=_about_smi(missing.reason))
         found = parse_smi(raw["stdout"], raw["stderr"])
         if found.is_ambiguous:
             raise Missing("smi", found.error or "")
@@ -698,6 +698,12 @@ class Facts:
             device_nodes=tuple(raw["device_nodes"]),
             package_manager_busy=raw["package_manager_busy"],
         )
+
+
+_NOT_OF_SMI = re.compile(r"\bmore than \d+ (?:bytes|characters)\Z|\A\w{1,40}Error: \[Errno (?:11|12|23|24)\]")
+"""Reason for which nvidia-smi was not started (EAGAIN, ENOMEM, ENFILE, EMFILE) or its answer not read: users
+choose its length, and can have as many processes as the kernel permits.
+"""
 
 
 def _about_smi(reason: str) -> str:

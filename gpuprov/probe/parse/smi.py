@@ -30,7 +30,7 @@ class Smi:
     warnings: tuple[str, ...] = ()
     """Lines around the document: `WARNING: infoROM is corrupted at gpu 0000:82:00.0`."""
     is_ambiguous: bool = False
-    """Whether `error` is about names of programs: nothing is known about the GPUs then."""
+    """Whether `error` is about programs, their names or number: nothing is known about the GPUs then."""
 
 
 def parse_smi(answer: str | bytes, stderr: str = "", *, repeated: bool = False) -> Smi:
@@ -45,7 +45,7 @@ def parse_smi(answer: str | bytes, stderr: str = "", *, repeated: bool = False) 
     except AmbiguousNames as error:
         return Smi(error=str(error), is_ambiguous=True)
     if _is_too_large(text):
-        return Smi(error=f"more than {GPUS} GPUs or {TAGS} tags in the document")
+        return Smi(error=f"more than {GPUS} GPUs or {TAGS} tags in the document", is_ambiguous=True)
     first = text.find(_BEGIN)
     if first < 0:
         return Smi(error=_failure(text, stderr))

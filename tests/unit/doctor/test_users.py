@@ -174,6 +174,23 @@ def test_no_name_of_a_program_isolates_a_node_or_hides_its_fault(name: str) -> N
     assert rules_ == {"errors.repair_failed"} or "errors.repair_failed" in dict(found.unknown)
 
 
+def test_no_number_of_programs_isolates_a_node() -> None:
+    """Let nvidia-smi list more than the probe reads, than facts have, and than is parsed; or not start."""
+    processes = PROCESS.partition("<process_info>")
+    many = named(bare_metal(), "a")
+    text = many["smi"]["stdout"]
+    begin, _, end = text.partition(processes[2])
+    for smi in (
+        {"error": "nvidia-smi answered more than 4194304 bytes"},
+        {"error": "BlockingIOError: [Errno 11] Resource temporarily unavailable"},
+        {"rc": 0, "stdout": begin + 9000 * ("a" * 500 + processes[1] + processes[2]) + end, "stderr": ""},
+        {"rc": 0, "stdout": text + "<a>" * 100_000, "stderr": ""},
+    ):
+        machine = {**bare_metal(), "smi": smi}
+        assert draining(machine) == set()
+        assert "driver.smi" in dict(diagnose(as_examined(machine)).unknown)
+
+
 def test_hostile_users_isolate_no_node() -> None:
     assert diagnose(as_examined(with_users(bare_metal()))).faults
     assert draining(with_users(bare_metal())) == set()
