@@ -9,6 +9,7 @@ from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov.probe.node.base import (
     Failed,
     collector,
+    dropped_in,
     find_program,
     lines_of,
     names_in,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 KERNELS_AT_MOST = 8
 """Maximum number of kernels whose modules are described, those with the newest modules.dep."""
 DKMS_TREE = "/var/lib/dkms/"
-CONFIGURATION = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 
 
 @collector(seconds=30)
@@ -148,14 +148,9 @@ def modprobe(parameters: "Values") -> "Any":
     first = rf"{pattern}|pci:v000010DE"
     verbs = rf"\s*(?:blacklist|install|options|softdep|alias)\s+(?:{first})"
     rows = []
-    for kind, wanted in (("/modprobe.d/", verbs), ("/modules-load.d/", rf"\s*{pattern}[\w-]*\s*$")):
-        paths = {}  # type: dict[str, str]
-        for root in CONFIGURATION:
-            for name in names_in(root + kind):
-                if name.endswith(".conf"):
-                    paths.setdefault(name, root + kind + name)
-        for name in sorted(paths):
-            rows += [[place, line] for place, line in lines_of(paths[name]) if re.match(wanted, line)]
+    for folder, wanted in (("modprobe.d", verbs), ("modules-load.d", rf"\s*{pattern}[\w-]*\s*$")):
+        for path in dropped_in(folder):
+            rows += [[place, line] for place, line in lines_of(path) if re.match(wanted, line)]
     return rows
 
 

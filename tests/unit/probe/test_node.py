@@ -117,7 +117,7 @@ def test_modprobe_folders_hide_each_other(tmp_path: Path, monkeypatch: pytest.Mo
     (lib / "other.conf").write_text("blacklist pcspkr\noptions nvidia NVreg_EnableMSI=1\n")
     (lib / "ignored.txt").write_text("blacklist nouveau\n")
     (etc.parent / "modules-load.d/own.conf").write_text("# none\nloop\nnvidia-peermem\n")
-    monkeypatch.setattr(gpu, "CONFIGURATION", (str(etc.parent), str(lib.parent)))
+    monkeypatch.setattr(base, "FOLDERS", (str(etc.parent), str(lib.parent)))
     rows = gpu.modprobe({"module_pattern": Parameters().module_pattern})
     assert rows == [
         [f"{lib}/other.conf:2", "options nvidia NVreg_EnableMSI=1"],
