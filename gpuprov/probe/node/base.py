@@ -39,6 +39,7 @@ FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 """Folders in order of precedence: a file hides those of the same name in later folders (sysctl.d(5),
 systemd-system.conf(5)).
 """
+MOUNTS = "/proc/mounts"
 FRESH_UNIT = "getty@gpuprov.service"
 """Instance of systemd's own template that is never started: systemd loads it when it is shown."""
 
@@ -88,11 +89,17 @@ def lines_in(path: str) -> "list[str]":
 
 
 def mounted() -> "list[list[str]]":
-    r"""Return the words of each line of /proc/mounts.
+    r"""Return the words of each line of /proc/mounts, without mounts by users.
 
-    Only `\n` ends a line, and a blank a word: in names of a mount (FUSE) users can have `\v` and U+3000.
+    Their names can have any length, and would push out those of root. Only `\n` ends a line, and a blank a
+    word. The kernel states the user of each mount of FUSE.
+
+    Raises:
+        OSError: it cannot be read.
     """
-    return [line.split(" ") for line in read("/proc/mounts").split("\n")[:-1]]
+    with open(MOUNTS, encoding="utf-8", errors="replace", newline="\n") as file:
+        rows = (line[:-1].split(" ") for line in file)
+        return [row for row in rows if row[2][:4] != "fuse" or ",user_id=0," in row[3]]
 
 
 def is_ours(about: os.stat_result) -> bool:

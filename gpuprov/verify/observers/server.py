@@ -18,6 +18,8 @@ ETHERNET = (
     "for d in /sys/class/net/*/device; do n=${d%/device};"
     ' echo "$(cat $n/type) $(cat $n/operstate) $(cat $n/speed 2>/dev/null)"; done'
 )
+MOUNTS = "grep -av '^[^ ]* [^ ]* fuse[^ ]* [^ ]*,user_id=[1-9]' /proc/mounts"
+"""All mounts but those by users (FUSE), whose names could be longer than an answer may be."""
 ETHER, NVIDIA = "1", "0x10de"  # linux/if_arp.h, pci.ids
 NVME, BRIDGE = "0x0108", "0x0680"  # PCI code assignments
 
@@ -98,12 +100,12 @@ class Server(Observed):
 
     @property
     def mounted(self) -> dict[str, str]:
-        """Mount point → type of the file system that is visible there; raises as `ask`.
+        """Mount point → type of the file system that is visible there, without mounts by users; raises as
+        `ask`.
 
-        testinfra's `host.mount_point` also ends lines and words at other characters than the kernel, which
-        users can have in names of a mount (FUSE).
+        testinfra's `host.mount_point` also ends lines and words at other characters than the kernel.
         """
-        rows = (line.split(" ") for line in lines_of(self.ask("cat /proc/mounts")))
+        rows = (line.split(" ") for line in lines_of(self.ask(MOUNTS)))
         return {row[1]: row[2] for row in rows if len(row) > 2}
 
     def __repr__(self) -> str:

@@ -316,14 +316,33 @@ def test_a_place_that_root_alone_decides_is_led_to(tmp_path: Path) -> None:
     assert base.path_of_root(str(tmp_path / "file")) is None
 
 
+def mount_table(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    """Put a table in place of this machine's /proc/mounts."""
+    (folder / "mounts").write_bytes(text.encode())
+    monkeypatch.setattr(base, "MOUNTS", str(folder / "mounts"))
+
+
+def test_mounts_of_a_user_push_out_none_of_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Mount as often as fusermount permits, with sources and places as long as the kernel permits."""
+    blanks, options = "\\040" * 4000, "rw,nosuid,nodev,relatime,user_id=1000,group_id=1000"
+    long = "".join(f"/dev/\v\r{n}:{blanks} /home/eve/{blanks} fuse.x {options} 0 0\n" for n in range(300))
+    root = "/dev/sda1 / ext4 rw 0 0\n"
+    later = "/dev/sdb /scratch xfs ro 0 0\nceph /c fuse.ceph rw,user_id=0,group_id=0 0 0\n"
+    mount_table(monkeypatch, tmp_path, root + long + later)
+    assert [row[1] for row in base.mounted()] == ["/", "/scratch", "/c"]
+    assert hardware.scratch({"scratch": ["/scratch"]})["/scratch"]["filesystem"] == "xfs"
+    assert hardware.mounts({})["text"] + "\n" == root + later.partition("ceph")[0]
+
+
 @pytest.mark.parametrize("end", ["\r", "\v", "\x1c", "\u2028", "\u3000"])
 def test_the_name_of_a_user_s_mount_is_neither_a_line_nor_a_word(
-    monkeypatch: pytest.MonkeyPatch, end: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
 ) -> None:
     """Check characters that fusermount permits in a source: it could state a mounted scratch, or no row."""
-    forged = f"x\v/dev/sdb{end}/scratch{end}xfs{end}rw /home/eve/m fuse.x rw,user_id=1000 0 0"
-    text = f"/dev/sda1 / ext4 rw 0 0\n{forged}\n:\v: /home/eve/n fuse.x rw 0 0\n"
-    monkeypatch.setattr(base, "read", lambda *_path: text)
+    fuse = "fuse.x rw,user_id=0,group_id=0 0 0"  # of a user they are left out
+    forged = f"x\v/dev/sdb{end}/scratch{end}xfs{end}rw /home/eve/m {fuse}"
+    text = f"/dev/sda1 / ext4 rw 0 0\n{forged}\n:\v: /home/eve/n {fuse}\n"
+    mount_table(monkeypatch, tmp_path, text)
     assert [row[1] for row in base.mounted()] == ["/", "/home/eve/m", "/home/eve/n"]
     assert hardware.scratch({"scratch": ["/scratch"]})["/scratch"]["filesystem"] is None
     kept = hardware.mounts({})["text"]

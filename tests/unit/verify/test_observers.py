@@ -42,7 +42,7 @@ from gpuprov.verify.observers.nvidia_driver import (
     parse_proc,
     upstream,
 )
-from gpuprov.verify.observers.server import Server
+from gpuprov.verify.observers.server import MOUNTS, Server
 from gpuprov.verify.shell import Shell, ShellBackend
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import PaperShell
@@ -60,7 +60,7 @@ def node(answers: dict[str, str]) -> Host:
 def test_the_name_of_a_user_s_mount_states_no_other_mount(end: str) -> None:
     forged = f"x\v/dev/sdb{end}/scratch{end}xfs{end}rw /home/eve/m fuse.x rw 0 0"
     text = f"/dev/sda1 / ext4 rw 0 0\n{forged}\n/dev/sdc / xfs rw 0 0\n"
-    found = Server.get_module(node({"cat /proc/mounts": text})).mounted
+    found = Server.get_module(node({MOUNTS: text})).mounted
     assert found == {"/": "xfs", "/home/eve/m": "fuse.x"}
 
 
