@@ -57,6 +57,7 @@ form='{{.spec.unschedulable}}:{{.metadata.annotations.{CORDON.replace(".", chr(9
 state=$(kubectl get node "$GPUPROV_NODE" --output=jsonpath="$form") || exit
 """
 
+# findmnt takes a path without an option for a source first, and a user can mount `/` somewhere (FUSE).
 # Slurm: suspended and stopped jobs keep their memory on the node; CF jobs are starting, CG jobs are ending.
 KNOWN_HOOKS: dict[str, KnownHook] = {
     "slurm": KnownHook(
@@ -116,7 +117,8 @@ esac
         "node",
         {
             "snapshot": """\
-root=$(findmnt --noheadings --output SOURCE /) && group=$(lvs --noheadings --options vg_name "$root") || exit
+root=$(findmnt --noheadings --output SOURCE --mountpoint /) || exit
+group=$(lvs --noheadings --options vg_name "$root") || exit
 lvs "${group##* }/gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 ||
     lvcreate --snapshot --name "gpuprov-$GPUPROV_RUN" --extents 20%ORIGIN "$root"
 """,
@@ -134,7 +136,7 @@ lvs "${group##* }/gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 ||
         "node",
         {
             "snapshot": """\
-root=$(findmnt --noheadings --output SOURCE /) || exit
+root=$(findmnt --noheadings --output SOURCE --mountpoint /) || exit
 zfs list -t snapshot "$root@gpuprov-$GPUPROV_RUN" >/dev/null 2>&1 || zfs snapshot "$root@gpuprov-$GPUPROV_RUN"
 """,
         },

@@ -50,7 +50,7 @@ def test_scratch_is_mounted_at_boot_by_what_does_not_change(host: Node, expected
 def test_scratch_is_read_ahead(host: Node, expected: dict[str, int]) -> None:
     """Check the read-ahead of each scratch file system's device in KiB; 0 if it cannot be read."""
     sectors = {
-        mount: host.run("blockdev --getra $(findmnt --noheadings --output SOURCE %s)", mount)
+        mount: host.run("blockdev --getra $(findmnt --noheadings --output SOURCE --mountpoint %s)", mount)
         for mount in expected
     }
     assert {mount: int(said.stdout or 0) // 2 for mount, said in sectors.items()} == expected

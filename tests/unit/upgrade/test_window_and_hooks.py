@@ -114,8 +114,8 @@ def test_an_unknown_hook_is_refused_with_those_there_are() -> None:
 TOOLS = {
     "squeue": "[ -e $CALLS.asked ] || { touch $CALLS.asked; echo '  7 gpu job user R 1:00 1 gpu01'; }",
     "sleep": ":",
-    "findmnt": "echo /dev/vg0/root",
-    "lvs": 'case "$*" in *vg_name*) echo "  vg0";; *) [ -e $CALLS.made ];; esac',
+    "findmnt": 'case "$*" in *"--mountpoint /") echo /dev/vg0/root;; *) echo /;; esac',  # a user's mount
+    "lvs": 'case "$*" in *vg_name*/) exit 5;; *vg_name*) echo "  vg0";; *) [ -e $CALLS.made ];; esac',
     "lvcreate": "touch $CALLS.made",
     "zfs": "case $1 in list) [ -e $CALLS.made ];; *) touch $CALLS.made;; esac",
     "aws": "case $2 in describe-snapshots) [ ! -e $CALLS.made ] || echo snap-1;; "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from testinfra.host import Host
@@ -44,6 +46,7 @@ from gpuprov.verify.observers.nvidia_driver import (
 )
 from gpuprov.verify.observers.server import MOUNTS, Server
 from gpuprov.verify.shell import Shell, ShellBackend
+from gpuprov.verify.suite import test_storage as checks
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import PaperShell
 
@@ -62,6 +65,22 @@ def test_the_name_of_a_user_s_mount_states_no_other_mount(end: str) -> None:
     text = f"/dev/sda1 / ext4 rw 0 0\n{forged}\n/dev/sdc / xfs rw 0 0\n"
     found = Server.get_module(node({MOUNTS: text})).mounted
     assert found == {"/": "xfs", "/home/eve/m": "fuse.x"}
+
+
+def test_the_read_ahead_is_that_of_the_mount_point(tmp_path: Path) -> None:
+    """Answer as findmnt does with a mount of the source `/scratch` by a user."""
+    write_program(
+        tmp_path / "findmnt", 'case "$*" in *"--mountpoint /scratch") echo /dev/sdb;; *) echo /scratch;; esac'
+    )
+    write_program(tmp_path / "blockdev", '[ "$*" = "--getra /dev/sdb" ] && echo 8192')
+
+    def run(command: str, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        return subprocess.run(
+            ["sh", "-c", command % words], env=environment, check=False, capture_output=True, text=True
+        )
+
+    checks.test_scratch_is_read_ahead(SimpleNamespace(run=run), {"/scratch": 4096})  # type: ignore[arg-type]
 
 
 def test_a_repository_that_another_file_states_too_is_noted() -> None:
