@@ -18,6 +18,10 @@ STEPPED_S = 60.0
 """Change of the clock, in seconds, after which ages of the log's lines are not trusted. Drift between two
 runs is milliseconds.
 """
+SEARCH_S = 4.0
+"""Seconds after which the search for processes of earlier runs ends: users can have more processes than can
+be looked at in the time of a run.
+"""
 OLDEST = 1_735_689_600
 """2025-01-01: no machine runs this program before; an earlier clock has lost its time."""
 
@@ -71,11 +75,13 @@ def leftovers(name: str) -> list[int]:
 
     These are other processes of this run's control group with a name (15 characters are compared, as the
     kernel keeps them) whose parent is the first process. One in uninterruptible sleep ends only with its
-    system call.
+    system call. The search ends after `SEARCH_S`.
     """
-    own = read_or_none(f"{PROC}/self/cgroup", 4096)
+    own, until = read_or_none(f"{PROC}/self/cgroup", 4096), time.monotonic() + SEARCH_S
     found = []
     for pid in filter(str.isdecimal, names_in(PROC)):
+        if time.monotonic() > until:
+            break
         folder = f"{PROC}/{pid}"
         status = read_or_none(f"{folder}/stat", 1024) or ""
         shown, _, rest = status.partition("(")[2].rpartition(")")

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -388,6 +388,21 @@ def test_after_a_change_a_fault_is_unknown_until_it_is_confirmed(node: Machine) 
     node.changing = ""
     verdicts += [node.run()["verdict"] for _ in range(2)]
     assert verdicts == ["unknown", "unknown", "isolate"]
+
+
+def test_the_search_for_earlier_runs_ends_however_many_processes_users_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (("5", 1, "own"), ("6", 1, "user"), ("7", 4, "own"), ("8", 1, "own"), ("self", 1, "own"))
+    for pid, parent, group in rows:
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "stat").write_text(f"{pid} (gpuprov-health) D {parent} 1\n")
+        (tmp_path / pid / "cgroup").write_text(f"0::/{group}\n")
+    monkeypatch.setattr(machine, "PROC", str(tmp_path))
+    assert machine.leftovers("gpuprov-health") == [5, 8]
+    clock = count(step=machine.SEARCH_S / 2)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: next(clock))
+    assert machine.leftovers("gpuprov-health") == [5]
 
 
 def test_packages_that_are_installed_are_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
