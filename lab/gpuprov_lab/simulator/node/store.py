@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ class Store:
         except PermissionError:
             self.writable = False
             self._file = os.open(path, os.O_RDONLY) if path.exists() else -1
+        if self._file >= 0:
+            weakref.finalize(self, os.close, self._file)
 
     def read(self) -> dict[str, Any]:
         """Return the document, under a shared lock; empty if it was never written."""
