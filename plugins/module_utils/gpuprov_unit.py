@@ -67,11 +67,10 @@ def settle(
         Failed: systemd has no such unit, or refuses.
     """
     at_boot = boot_verbs(name, enabled)
-    for verb in at_boot if not check else ():
+    # For these verbs `systemctl` reads the unit's file, and makes systemd read it again afterwards.
+    reload = ["daemon-reload"] if daemon_reload and not at_boot else []
+    for verb in [*at_boot, *reload] if not check else ():
         act(verb, name)
-    # `systemctl` reads the unit's file for these verbs, and makes systemd read it again afterwards.
-    if daemon_reload and not at_boot and not check:
-        act("daemon-reload", name)
     now = state_verbs(name, state)
     for verb in now if not check else ():
         act(verb, name)

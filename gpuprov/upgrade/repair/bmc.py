@@ -44,7 +44,7 @@ class Bmc(Strict):
     def _encrypted(cls, stated: str) -> str:
         """Return the address; raise ValueError if it is not `https://HOST[:PORT]`."""
         place = stated.replace(NODE, "node")
-        with suppress(ValueError):  # a port or an IPv6 address that is none
+        with suppress(ValueError):  # of urlsplit: an invalid port or IPv6 address
             if _URL.fullmatch(place) and urlsplit(place).port != 0:
                 return stated
         raise ValueError("an address such as https://{node}-bmc.example.com")

@@ -25,13 +25,18 @@ FOREIGN = re.compile(r"(?:^|/)(?:nouveau|nova[-_]core)\.ko")
 """Files of the modules that the settings exclude; as FOREIGN_MODULES in gpuprov/roles/nvidia_driver.py."""
 PACKED = re.compile(r"(?:squash|squashfs|erofs)-root\.img\Z")
 """A file system inside an image, whose files are not listed (dracut's module `squash`)."""
-LIST_OF_MODULES = "/modules.dep"
+LIST_OF_MODULES = re.compile(r"/modules\.dep\Z")
 """End of the path of a file that every image with kernel modules contains."""
 
 
 def newer(path: str, image: str) -> bool:
     """Return whether a file exists and is newer than an image."""
     return Path(path).exists() and Path(path).stat().st_mtime > Path(image).stat().st_mtime
+
+
+def has(inside: list[str], pattern: re.Pattern[str]) -> bool:
+    """Return whether a path in an image matches."""
+    return any(map(pattern.search, inside))
 
 
 def outdated(image: str, kernel: str, asked: dict) -> bool:
@@ -47,10 +52,9 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
     if not set_later and not built_later:
         return False
     inside = initramfs.files_in(image)
-    if not any(path.endswith(LIST_OF_MODULES) for path in inside) or any(map(PACKED.search, inside)):
+    if not has(inside, LIST_OF_MODULES) or has(inside, PACKED):
         return True  # modules that the list does not show
-    wrong = [FOREIGN] * set_later + [MODULE] * built_later
-    return any(pattern.search(path) for pattern in wrong for path in inside)
+    return (set_later and has(inside, FOREIGN)) or (built_later and has(inside, MODULE))
 
 
 def failure(command: list[str]) -> dict | None:

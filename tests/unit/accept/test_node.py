@@ -119,13 +119,13 @@ def test_nccl_needs_no_room_for_its_log_in_a_folder_of_all_users(monkeypatch: py
             assert library.log() == line
 
 
-@pytest.mark.parametrize("whose", ["nobody's", "another user's", "own"])
+@pytest.mark.parametrize("whose", ["missing", "another user's", "own"])
 def test_no_worker_uses_an_mps_server_of_another_user(
     whose: str, crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have the folder in /tmp where libcuda looks for a server: any user can create it first."""
     monkeypatch.delenv(workers.MPS_VARIABLE, raising=False)
-    monkeypatch.setattr(workers, "MPS_FOLDER", str(tmp_path / ("none" if whose == "nobody's" else "")))
+    monkeypatch.setattr(workers, "MPS_FOLDER", str(tmp_path / ("none" if whose == "missing" else "")))
     if whose == "another user's":
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     worker = crew.hire("one", lambda *_: os.environ.get(workers.MPS_VARIABLE))

@@ -65,8 +65,8 @@ class Log:
         ]
 
     def _start(self, argv: tuple[str, ...], **_: Any) -> Any:
-        """Return a fake journalctl that prints the messages, of which the first `characters` are read before
-        it is killed; record its arguments.
+        """Record the arguments; return a fake journalctl that is killed after it has printed the first
+        `characters` of the messages.
         """
         self.arguments = argv
         messages = re.split(r"(?m)^(?=\d)", "".join(f"{line}\n" for line in self.journal))
