@@ -125,8 +125,8 @@ def test_site_runs_all_where_nothing_is_named_but_what_can_lock_everybody_out() 
     assert stated["__gpuprov_unguarded"] == [
         role.name for role in TABLE if role.variables and not role.guarded
     ]
-    guarded = [role.name for role in TABLE if role.guarded]
-    assert stated["__gpuprov_known"] == f"{{{{ __gpuprov_unguarded + {guarded} }}}}"
+    assert stated["__gpuprov_guarded"] == [role.name for role in TABLE if role.guarded]
+    assert stated["__gpuprov_known"] == "{{ __gpuprov_unguarded + __gpuprov_guarded }}"
 
 
 def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
