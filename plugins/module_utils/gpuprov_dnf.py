@@ -8,21 +8,20 @@ shell exits with 0 also after errors, so that its output decides.
 Runs on nodes: Python 3.6 to 3.13 and its standard library.
 """
 
+import contextlib
 import fcntl
 import glob
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from typing import NamedTuple
 
+from gpuprov_dnf_start import confirm, start
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_locks import BLOCKS, DATABASES, RPM, RUN_DNF, blocker, conflict_of, name_of, remove_kept_locks
+from gpuprov_locks import BLOCKS, DATABASES, RPM, blocker, conflict_of, name_of
 from gpuprov_node import (
     RPM_KEY,
     SEVERAL,
-    TIMED_OUT,
     Package,
     database,
     foreign_removals,
@@ -35,7 +34,7 @@ from gpuprov_repos import repositories
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gpuprov_node import Changes
 
@@ -146,20 +145,9 @@ INSTANCES = "%{DBINSTANCE}\t%{NAME}\t%{VERSION}-%{RELEASE}\t%{ARCH}\n"
 MODULES = "/etc/dnf/modules.d/*.module"
 ERASING = "--allowerasing"
 """Option with which dnf removes packages that conflict with others."""
+DOWNLOAD = ("--assumeyes", "--downloadonly")
 SIMULATION_S = 600
 """Time limit in seconds of a simulation without a download."""
-WAITS = "Waiting for process with pid"
-"""dnf's message while another dnf holds its lock; dnf itself waits without limit."""
-ABORTED = "Operation aborted."
-"""Error of a simulation, which answers dnf's question with no."""
-MISSING = re.compile(
-    r"(?:No match for argument|All matches were filtered out by \w+ filtering for argument): "
-)
-"""Lines of dnf's standard output about a package that it cannot install."""
-REASONS = re.compile(r"(?m)^Errors during downloading metadata for repository '(.+)':((?:\n +- .*)+)")
-"""Warning about a repository whose metadata cannot be read: its name, and lines with the reasons."""
-UNREAD = re.compile("Failed to download metadata for repo '(.+?)':")
-"""Error after which dnf does not go on without the repository."""
 STREAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*:[A-Za-z0-9.+_-]*\Z")
 """Module and stream, which is empty for one that is reset."""
 FORWARD = ("Installing", "Upgrading", "Reinstalling", "Downgrading")
@@ -225,7 +213,7 @@ def installation(
         f"{verb} {' '.join(names)}" for verb, names in (("install", coming), ("remove", going)) if names
     ]
     options = [
-        *("--assumeyes", "--best", ERASING, "--disableplugin=versionlock"),
+        *("--best", ERASING, "--disableplugin=versionlock"),
         *(
             "--setopt=install_weak_deps=False",
             "--setopt=clean_requirements_on_remove=False",
@@ -268,7 +256,7 @@ def read_lists(fetch_seconds: int, lock_seconds: int, *words: str) -> None:
         Failed: a repository does not answer or its signature is wrong, or another dnf did not end in time.
     """
     # Without --quiet, with which dnf does not print why a repository failed.
-    _limited(fetch_seconds + lock_seconds, "--assumeyes", "--refresh", *words, "makecache")
+    start(fetch_seconds + lock_seconds, "--assumeyes", "--refresh", *words, "makecache")
 
 
 def only(sources: str) -> "list[str]":
@@ -298,27 +286,27 @@ def fetch_packages(
         # Here dnf itself refuses most removals, so that the transaction is resolved only once.
         careful = command._replace(options=[each for each in command.options if each != ERASING])
         try:
-            return checked(_shell(careful, limit, "--downloadonly", *options), command, own)
+            return checked(_simulated(careful, limit, *DOWNLOAD, *options), command, own)
         except Failed as error:
             if "Problem" not in str(error):
                 raise
     found = refuse(command, own, limit, *options)
-    _shell(command, seconds, "--setopt=metadata_expire=-1", "--downloadonly")
+    _simulated(command, seconds, "--setopt=metadata_expire=-1", *DOWNLOAD)
     return found
 
 
 def transact(command: Command, residue: "Iterable[str]", own: "Collection[str]" = ()) -> None:
     """Install, replace and remove packages in one transaction.
 
-    It is simulated again immediately before, with the metadata that it uses: a repository, or a timer of dnf,
-    can have replaced that since the packages were downloaded.
+    What dnf is about to do is checked before it does it: a repository, or a timer of dnf, can have replaced
+    the metadata since the packages were downloaded.
 
     Args:
         residue: ignored; rpm keeps no configuration of a removed package that has an effect.
         own: names of packages that may be removed.
 
     Raises:
-        Failed: dnf failed, or `refuse` refuses, or a user's process prevents changes: dnf would wait for it
+        Failed: dnf failed, or as `checked`, or a user's process prevents changes: dnf would wait for it
             without limit.
     """
     pid = blocker()
@@ -328,8 +316,8 @@ def transact(command: Command, residue: "Iterable[str]", own: "Collection[str]" 
         close_lock()
     except OSError as error:
         raise Failed(f"rpm's lock cannot be replaced: {error}") from error
-    refuse(command, own, SIMULATION_S, "--cacheonly")
-    _shell(command, None, "--cacheonly")
+    with _shell(command) as words:
+        confirm(lambda said: checked(said, command, own), SIMULATION_S, "--cacheonly", *words)
     for path in glob.glob(MODULES):
         os.chmod(path, 0o644)  # users' dnf reads them; with the umask of `RUN_DNF` they cannot
 
@@ -403,7 +391,7 @@ def refuse(command: Command, own: "Collection[str]", seconds: int, *options: str
     Raises:
         Failed: it is not possible, or as `checked`.
     """
-    return checked(_shell(command, seconds, "--assumeno", *options), command, own)
+    return checked(_simulated(command, seconds, "--assumeno", *options), command, own)
 
 
 def checked(said: str, command: Command, own: "Collection[str]") -> "Changes":
@@ -466,7 +454,7 @@ def upgrade(seconds: int) -> "list[Move]":
     Raises:
         Failed: dnf failed, or exceeded the limit.
     """
-    return moves(_limited(seconds, "--cacheonly", "--assumeno", "upgrade"))
+    return moves(start(seconds, "--cacheonly", "--assumeno", "upgrade"))
 
 
 def _refuse(verb: str, names: "Iterable[str]") -> None:
@@ -534,62 +522,21 @@ def named(row: Move) -> str:
     return f"{row.name}-{row.version}.{row.arch}" if SEVERAL.match(row.name) else row.name
 
 
-def _shell(command: Command, seconds: "int | None", *options: str) -> str:
-    """Run a transaction in dnf's shell; return its standard output.
-
-    Args:
-        seconds: a time limit, or None: dnf must not be killed.
-        options: further options of dnf.
-
-    Raises:
-        Failed: dnf reported an error, or exceeded the limit.
+def _simulated(command: Command, seconds: int, *options: str) -> str:
+    """Run a transaction in dnf's shell with options under which nothing is installed; return its standard
+    output; raises as `start`.
     """
+    with _shell(command) as words:
+        return start(seconds, *options, *words)
+
+
+@contextlib.contextmanager
+def _shell(command: Command) -> "Iterator[Sequence[str]]":
+    """Yield the arguments of dnf that run a transaction in its shell."""
     with tempfile.NamedTemporaryFile("w", suffix=".dnf") as script:
         script.write("".join(f"{line}\n" for line in command.lines))
         script.flush()
-        return _limited(seconds, *command.options, *options, "shell", script.name)
-
-
-def _limited(seconds: "int | None", *words: str) -> str:
-    """Run dnf with a time limit; return its standard output. Its standard error is copied to this process's.
-
-    Raises:
-        Failed: it failed or exceeded the limit; the text has the errors that it printed.
-    """
-    remove_kept_locks()
-    argv = [*RUN_DNF, "--setopt=timeout=30", "--setopt=retries=2", *words]
-    if seconds is not None:
-        argv = ["timeout", str(seconds), *argv]
-    done = subprocess.run(  # noqa: UP022 - Python 3.6
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
-    said, errors = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
-    sys.stderr.write(errors)
-    found = _errors(said, errors)
-    if done.returncode == TIMED_OUT and seconds is not None:
-        if WAITS in said + errors:
-            raise Failed(f"another dnf or rpm runs for {seconds} s", TIMED_OUT, errors)
-        raise Failed(f"fetching took longer than {seconds} s ({found})", TIMED_OUT, errors)
-    if found or (done.returncode and ABORTED not in errors):
-        raise Failed(found or f"dnf exited with {done.returncode}", done.returncode or 1, errors)
-    return said
-
-
-def _errors(said: str, errors: str) -> str:
-    """Return what dnf says about a failure on one line, each sentence once; empty without an error.
-
-    The reasons of a repository's failure are warnings, and count only if dnf does not go on without it.
-    """
-    lines = [line.strip() for line in said.splitlines() if MISSING.match(line)]
-    reasons = dict(REASONS.findall(errors))
-    inside = False
-    for line in errors.splitlines():
-        inside = line.startswith("Error:") or (inside and (line.startswith(" ") or "GPG" in line))
-        if inside and ABORTED not in line:
-            for name in UNREAD.findall(line):
-                lines += [why.strip(" -") for why in reasons.get(name, "").splitlines()]
-            lines.append(re.sub("^Error: ?", "", line).strip(" -"))
-    return " ".join(dict.fromkeys(filter(None, lines)))
+        yield [*command.options, "shell", script.name]
 
 
 def _problem(said: str) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import gpuprov_apt as apt
 import gpuprov_dnf as dnf
+import gpuprov_dnf_start as dnf_start
 import gpuprov_repos
 import pytest
 from gpuprov_failures import Failed
@@ -34,7 +38,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
     monkeypatch.setattr(dnf, "packages", lambda: THERE)
     monkeypatch.setattr(dnf, "RPM", str(tmp_path / "rpm.lock"))
-    monkeypatch.setattr(dnf, "remove_kept_locks", list)
+    monkeypatch.setattr(dnf_start, "remove_kept_locks", list)
     return found
 
 
@@ -50,6 +54,39 @@ def answering(
         return subprocess.CompletedProcess(argv, status, said.encode(), errors.encode())
 
     monkeypatch.setattr(subprocess, "run", run)
+
+
+DNF = """\
+import sys
+said, rest, errors, status = {answers!r}
+with open({log!r}, "a") as log: print(*sys.argv[1:-1], open(sys.argv[-1]).read(), file=log, flush=True)
+print(said, end="", flush=True)
+if said.endswith(" [y/N]: "):
+    line = sys.stdin.readline()
+    print(rest if line == "y\\n" else "", end="")
+    with open({log!r}, "a") as log: print("answer", repr(line), file=log)
+    status, errors = (status, errors) if line == "y\\n" else (1, "Error: Operation aborted.\\n")
+print(errors, end="", file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def asking(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    said: str,
+    rest: str = "",
+    errors: str = "",
+    status: int = 0,
+) -> Path:
+    """Put a program in place of dnf that prints `said`, and after the answer yes `rest`; return its log."""
+    log, program = folder / "log", folder / "dnf.py"
+    program.write_text(DNF.format(answers=(said, rest, errors, status), log=str(log)))
+    monkeypatch.setattr(dnf_start, "RUN_DNF", (sys.executable, str(program)))
+    return log
+
+
+ASKED = "Is this ok [y/N]: "
 
 
 def test_the_table_in_rows() -> None:
@@ -119,7 +156,7 @@ def test_no_key_is_taken_over_http(
     assert [each for each in options if "gpgkey" in each or "repo" in each] == expected
 
 
-def test_packages_are_fetched_and_simulated_again_before_they_are_installed(
+def test_packages_are_fetched_before_they_are_installed(
     monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
 ) -> None:
     """Check the starts of dnf: each takes seconds on a node with large repositories."""
@@ -131,12 +168,62 @@ def test_packages_are_fetched_and_simulated_again_before_they_are_installed(
     assert [each[:6] for each in ran] == [["timeout", "900", *RUN_DNF]]
     assert {"--refresh", "--downloadonly"} <= {*ran[0]}
     assert dnf.ERASING not in ran[0], "it would be asked for removals only after the download"
+    assert ran[0][-2:] == [*command.lines]
+
+
+def test_dnfs_question_is_answered_with_yes_if_it_does_what_is_expected(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], tmp_path: Path
+) -> None:
+    words = ["libnccl=2.28.3-1+cuda13.0", "nvidia-driver-cuda=3:580.95.05-1.el9", "dkms"]
+    command = dnf.installation(words, 300, False)
+    log = asking(monkeypatch, tmp_path, FRESH + ASKED, "Complete!\n")
     dnf.transact(command, [], {"nvidia-driver-NVML"})
-    assert ran[2][:4] == [*RUN_DNF]
-    assert ["--cacheonly" in each for each in ran] == [False, True, True]
-    assert ["--assumeno" in each for each in ran] == [False, True, False]
-    assert ["--refresh" in each for each in ran] == [True, False, False]
-    assert ran[0][-2:] == ran[2][-2:] == [*command.lines]
+    [first, *lines, _empty, answer] = log.read_text().splitlines()
+    assert answer == r"answer 'y\n'"
+    assert "--cacheonly" in first.split()
+    assert "--assume" not in first
+    assert [first.split("shell ")[1], *lines] == [*command.lines]
+    asking(monkeypatch, tmp_path, FRESH + ASKED, "", "Error: Transaction failed\n", 1)
+    with pytest.raises(Failed, match="Transaction failed"):
+        dnf.transact(command, [], {"nvidia-driver-NVML"})
+
+
+@pytest.mark.parametrize(
+    ("errors", "status", "failed"),
+    [
+        ("Error: Unable to find a match: dkms\n", 0, "Unable to find a match: dkms"),
+        ("", 3, "dnf exited with 3"),
+        ("", 0, "dnf leaves out dkms"),
+    ],
+)
+def test_a_dnf_without_a_question_has_failed_or_has_nothing_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+    ran: list[list[str]],
+    tmp_path: Path,
+    errors: str,
+    status: int,
+    failed: str,
+) -> None:
+    asking(monkeypatch, tmp_path, "Nothing to do.\n", "", errors, status)
+    with pytest.raises(Failed, match=f"^{failed}$"):
+        dnf.transact(dnf.installation(["dkms"], 300, False), [], ())
+
+
+def test_a_dnf_that_waits_before_its_question_is_ended_and_one_that_works_is_not(
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], tmp_path: Path
+) -> None:
+    program = tmp_path / "dnf.py"
+    monkeypatch.setattr(dnf_start, "RUN_DNF", (sys.executable, str(program)))
+    program.write_text("import time\nprint('Waiting for process with pid 81', flush=True)\ntime.sleep(60)\n")
+    begun = time.monotonic()
+    with pytest.raises(Failed, match=r"^another dnf or rpm runs for 1 s$"):
+        dnf_start.confirm(lambda _said: None, 1)
+    assert time.monotonic() - begun < 30
+    program.write_text("import time\ninput('ok [y/N]: ')\ntime.sleep(2)\nprint(input('key [y/N]: '))\n")
+    dnf_start.confirm(lambda _said: None, 1)
+    assert not [
+        each for each in threading.enumerate() if isinstance(each, threading.Timer) and each.is_alive()
+    ]
 
 
 @pytest.mark.parametrize("words", [["libnccl=2.27.7-1+cuda13.0"], ["libnccl=2.27.7-1+cuda13.0", "old-"]])
@@ -145,14 +232,14 @@ def test_a_removal_is_refused_before_anything_is_downloaded(
 ) -> None:
     """Play dnf, which cannot install a package next to others unless it may remove these."""
 
-    def shell(_command: Any, _seconds: int, *options: str) -> str:
+    def start(_seconds: int, *options: str) -> str:
         """Record the options; answer as dnf with and without permission to remove packages."""
-        ran.append([*_command.options, *options])
-        if dnf.ERASING in _command.options:
+        ran.append([*options])
+        if dnf.ERASING in options:
             return MOVED
         raise Failed("Problem: package tool-1-1.noarch requires libnccl = 2.28.3, but none can be installed")
 
-    monkeypatch.setattr(dnf, "_shell", shell)
+    monkeypatch.setattr(dnf, "start", start)
     with pytest.raises(Failed, match="dnf would remove tool, tool-extra"):
         dnf.fetch_packages(dnf.installation(words, 300, True), {"libnccl"}, 600, 300)
     assert "--downloadonly" not in ran[-1]
@@ -169,14 +256,14 @@ def test_a_repository_that_does_not_answer_is_asked_once(
 
 
 def test_a_transaction_that_has_changed_since_its_simulation_is_refused(
-    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
+    monkeypatch: pytest.MonkeyPatch, ran: list[list[str]], tmp_path: Path
 ) -> None:
     """Let the metadata change after the download: other packages would be removed without a word."""
     command = dnf.installation(["libnccl=2.27.7-1+cuda13.0"], 300, True)
-    answering(monkeypatch, ran, MOVED)
+    log = asking(monkeypatch, tmp_path, MOVED + ASKED, "Complete!\n")
     with pytest.raises(Failed, match="dnf would remove tool, tool-extra"):
         dnf.transact(command, [], {"libnccl"})
-    assert ["--assumeno" in each for each in ran] == [True]
+    assert "answer 'y" not in log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -309,10 +396,10 @@ def test_causes(
 def test_the_time_limit_says_what_dnf_waited_for(
     monkeypatch: pytest.MonkeyPatch, ran: list[list[str]]
 ) -> None:
-    answering(monkeypatch, ran, "Waiting for process with pid 81 to finish.\n", "", dnf.TIMED_OUT)
+    answering(monkeypatch, ran, "Waiting for process with pid 81 to finish.\n", "", dnf_start.TIMED_OUT)
     with pytest.raises(Failed, match=r"^another dnf or rpm runs for 900 s$"):
         dnf.read_lists(600, 300)
-    answering(monkeypatch, ran, "", "", dnf.TIMED_OUT)
+    answering(monkeypatch, ran, "", "", dnf_start.TIMED_OUT)
     with pytest.raises(Failed, match=r"^fetching took longer than 900 s"):
         dnf.read_lists(600, 300, "--repo=nvidia")
     assert ran[-1][-2:] == ["--repo=nvidia", "makecache"]
