@@ -13,7 +13,6 @@ import contextlib
 import os
 import shutil
 
-from gpuprov_node import answer
 from gpuprov_replace import make_folders, replace
 
 TYPE_CHECKING = False
@@ -58,20 +57,6 @@ def making(kernel: str, image: str) -> "list[str]":
     if has_program():
         return [PROGRAM, "-u", "-k", kernel]
     return [DRACUT, "--quiet", "--force", image, kernel]
-
-
-def files_in(image: str) -> "list[str]":
-    """Return the paths of the files in an image, without a slash at the start.
-
-    `lsinitramfs` prints one path a line, dracut's `lsinitrd` also the nine columns of `ls -l`.
-
-    Raises:
-        Failed: it cannot be listed; `lsinitramfs` writes an image to /var/tmp first, which a user can fill.
-    """
-    if shutil.which("lsinitramfs"):
-        return answer("lsinitramfs", image).splitlines()
-    rows = [line.split(None, 8) for line in answer("lsinitrd", image).splitlines() if line.startswith("-")]
-    return [row[8] for row in rows if len(row) == 9]
 
 
 @contextlib.contextmanager

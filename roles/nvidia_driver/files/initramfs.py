@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 import gpuprov_initramfs as initramfs
+from gpuprov_cpio import paths_in
 from gpuprov_failures import Failed
 from gpuprov_node import output
 
@@ -51,7 +52,7 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
     built_later = any(newer(path, image) for path in found if path)
     if not set_later and not built_later:
         return False
-    inside = initramfs.files_in(image)
+    inside = paths_in(image)
     if not has(inside, LIST_OF_MODULES) or has(inside, PACKED):
         return True  # modules that the list does not show
     return (set_later and has(inside, FOREIGN)) or (built_later and has(inside, MODULE))
