@@ -26,6 +26,9 @@ FILES = (
     " ! -name '*~' 2>/dev/null"
 )
 UNITS = "systemctl list-unit-files --state=enabled --no-legend | cut -d' ' -f1 | sort"
+MODULES = "dkms status 2>/dev/null | sed -n 's/, [^,]*: installed.*//p' | sort"
+"""Prints `NAME/VERSION, KERNEL` of each module that DKMS has installed."""
+ACTIVE = "systemctl list-units --state=active --no-legend --plain | cut -d' ' -f1 | sort"
 
 
 def at_the_end(commands: Commands) -> list[str]:
@@ -35,7 +38,6 @@ def at_the_end(commands: Commands) -> list[str]:
         "sysctl -q --load=/etc/sysctl.d/90-gpuprov.conf || test ! -e /etc/sysctl.d/90-gpuprov.conf",
         "ldconfig",
         f"systemctl reload {commands.sshd}",
-        "test ! -e /etc/gpuprov/firewall.nft || nft -f /etc/gpuprov/firewall.nft",
         commands.simulate,
         "systemctl daemon-reload",
     ]
@@ -48,15 +50,18 @@ def begin(node: Node) -> None:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Packages and enabled units of a node."""
+    """Packages of a node, its units (those enabled and those active), and its modules by DKMS."""
 
     packages: set[str]
     units: set[str]
+    active: set[str]
+    modules: set[str]
 
     @classmethod
     def on(cls, node: Node, commands: Commands = APT) -> Chosen:
         """Return those of a node now."""
-        return cls(set(node.run(commands.chosen).stdout.split()), set(node.run(UNITS).stdout.split()))
+        asked = (commands.chosen, UNITS, ACTIVE, MODULES)
+        return cls(*(set(node.run(each).stdout.splitlines()) for each in asked))
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,19 @@ class File:
 
 @dataclass(frozen=True)
 class ByHand:
-    """Steps that bring a new node to the state of a model: the same packages, versions and files.
+    """Steps that bring a new node to the state of a model: the same packages, versions, files and daemons.
 
-    Files come before packages, so that daemons need no second start, and packages in one transaction.
+    `units` are enabled, and `started` those of them that run on the model. `modules` are those that DKMS has
+    installed: a package's script builds only for the running kernel, which is another one here. Files come
+    before packages, so that daemons need no second start, and packages in one transaction.
     """
 
     sources: list[File]
     others: list[File]
     installation: str
     units: list[str]
+    started: list[str]
+    modules: list[str]
     held: list[str]
     system: Commands
 
@@ -88,17 +97,20 @@ class ByHand:
 
         Args:
             model: node that gpuprov has provisioned.
-            before: packages and enabled units before that.
+            before: packages and units before that.
             system: commands of the node's system.
         """
         after = Chosen.on(model, system)
         found = model.run(FILES.replace("{settings}", system.settings), check=False).stdout
         files = [_file(model, path) for path in sorted(found.split())]
+        units = after.units - before.units
         return cls(
             [each for each in files if each.path.startswith(system.sources)],
             [each for each in files if not each.path.startswith(system.sources)],
             _installation(system, group, after.packages - before.packages),
-            sorted(after.units - before.units),
+            sorted(units),
+            sorted(units & after.active),
+            sorted(after.modules),
             model.run(system.held).stdout.split(),
             system,
         )
@@ -107,8 +119,10 @@ class ByHand:
     def commands(self) -> list[str]:
         """Commands after all files and packages are in place."""
         return [
+            *map(_build, self.modules),
             *at_the_end(self.system),
             f"systemctl enable -q {shlex.join(self.units)}",
+            *([f"systemctl start {shlex.join(self.started)}"] if self.started else []),
             self.system.hold.replace("{}", shlex.join(self.held)),
         ]
 
@@ -124,6 +138,11 @@ class ByHand:
             *self.commands,
         ]
         node.run("sh -s", input="\n".join(lines), timeout=3600)
+
+    def difference(self, node: Node) -> list[str]:
+        """Return the modules and running units of the model that a node lacks after `by_script`."""
+        now = Chosen.on(node, self.system)
+        return sorted({*self.modules, *self.started} - now.modules - now.active)
 
     def by_playbook(self, lab: Lab, node: Node) -> None:
         """Run the steps as Ansible tasks, as fast as possible: without checks, proofs or restoring.
@@ -167,6 +186,12 @@ def _installation(system: Commands, group: LockedGroup, chosen: set[str]) -> str
     exact = {name: version for _, each in group.components.each() for name, version in each.closure.items()}
     names = [system.package(*each) for each in exact.items()] + sorted(chosen - exact.keys())
     return f"{system.install} {shlex.join(names)}"
+
+
+def _build(module: str) -> str:
+    """Return the command that builds a module for a kernel (`NAME/VERSION, KERNEL`), unless it is there."""
+    name, kernel = module.split(", ")
+    return f"dkms status {name} -k {kernel} | grep -q installed || dkms install {name} -k {kernel} >/dev/null"
 
 
 def _file(model: Node, path: str) -> File:

@@ -4,9 +4,9 @@
                         [--rounds 2] [--together]
 
 Both start on equal new nodes, without a reboot, from a warm package cache. The script installs the same
-packages at the same versions, writes the same files (read from a node that gpuprov provisioned), enables the
-same units and sets the same holds. The order changes from round to round; --together starts both at the same
-moment, so that other load on the machine affects both.
+packages at the same versions, builds the same modules, writes the same files (read from a node that gpuprov
+provisioned), enables and starts the same units, and sets the same holds. The order changes from round to
+round; --together starts both at the same moment, so that other load on the machine affects both.
 
 Without --full the node gets Debian's driver and its settings. With --full it also gets CUDA, cuDNN, NCCL,
 Docker, containerd, the container toolkit, DCGM, tools, tuning, SSH and firewall, with NVIDIA's packages from
@@ -210,6 +210,8 @@ def measure(
             running = {what: pool.submit(timed, what, ways[what]) for what in order}
         for what, seconds in running.items():
             times[what].append(seconds.result())
+        if missing := by_hand.difference(nodes[1]):
+            raise SystemExit(f"the script's node is not as gpuprov's: it lacks {', '.join(missing)}")
         lab.down([node.name for node in nodes])
         if mitogen:
             times["with Mitogen"].append(by_mitogen(lab, subject))

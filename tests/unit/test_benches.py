@@ -54,12 +54,16 @@ def test_the_script_beside_apply_has_the_commands_of_the_system(
     commands, ran = commands_of(system), []
     node: Any = SimpleNamespace(run=lambda _command, input, timeout: ran.append(input))  # noqa: A006
     file = File("/etc/b", "644", "")
-    ByHand([], [file], f"{commands.install} a", ["c.service"], ["a"], commands).by_script(node)
+    ByHand(
+        [], [file], f"{commands.install} a", ["c.service"], ["c.service"], ["m/1, 6.1"], ["a"], commands
+    ).by_script(node)
     [script] = ran
     assert not [word for word in foreign if word in script]
     lines = script.splitlines()
     assert held in lines
     assert lines.index("chmod 644 /etc/b") < lines.index(f"{commands.install} a") < lines.index(held)
+    assert "dkms status m/1 -k 6.1 | grep -q installed || dkms install m/1 -k 6.1 >/dev/null" in lines
+    assert lines.index("systemctl enable -q c.service") < lines.index("systemctl start c.service")
 
 
 @pytest.mark.parametrize("words", [[], ["--full"], ["--stub"]])
