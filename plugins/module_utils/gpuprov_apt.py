@@ -20,7 +20,7 @@ from gpuprov_node import foreign_removals, require_words, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from gpuprov_node import Changes
 
@@ -227,24 +227,14 @@ def fetch_packages(
     """
     if lock_seconds is not None:
         read_lists(seconds, lock_seconds)
-    if not any(word.endswith("-") for word in command):
-        # Here apt itself refuses removals, so that the transaction is resolved only once.
-        try:
-            fetch(seconds, "--download-only", "--no-remove", *command)
-        except Failed as error:
-            if "remove is disabled" not in str(error):
-                raise
-        else:
-            return
-    refuse_removals(command, own)
-    fetch(seconds, "--download-only", *command)
+    _resolve(command, own, lambda *words: fetch(seconds, "--download-only", *words))
 
 
 def transact(command: "Sequence[str]", residue: "Iterable[str]", own: "Collection[str]" = ()) -> None:
     """Install, replace and remove packages in one transaction, and make one new initramfs if they request it.
 
-    It is simulated immediately before: apt-daily.timer can have replaced the lists since the download.
-    Pinning packages to remove, and the packages of `residue`, are purged first.
+    What it removes is checked again: apt-daily.timer can have replaced the lists since the download. Pinning
+    packages to remove, and the packages of `residue`, are purged first.
 
     Args:
         command: as for `fetch_packages`.
@@ -255,13 +245,13 @@ def transact(command: "Sequence[str]", residue: "Iterable[str]", own: "Collectio
         Failed: apt would remove a package that is not in `own`; or apt or dpkg failed: the initramfs is made
             all the same if possible.
     """
-    refuse_removals(command, own)
-    going = [word[:-1] for word in command if word.endswith("-")]
-    # Before the transaction: a purge after it would also delete the file of the new pinning package.
-    purge([*residue, *(name for name in going if PINNING.match(name))])
+    first = [*residue, *(word[:-1] for word in command if PINNING.match(word) and word.endswith("-"))]
+    if first:
+        refuse_removals(command, own)
+        purge(first)  # after the transaction it would also delete the file of the new pinning package
     try:
         with debconf.closed(), initramfs.postponed() as option:
-            call("apt-get", "--quiet", option, *command)
+            _resolve(command, own, lambda *words: call("apt-get", "--quiet", option, *words))
     except Failed:
         with contextlib.suppress(Failed):
             make_requested_initramfs()
@@ -334,6 +324,30 @@ def installation(
     """
     downgrades = f"--option=APT::Get::allow-downgrades={str(allow_downgrade).lower()}"
     return [*common_options(lock_seconds), downgrades, "install", *require_words(words)]
+
+
+def _resolve(command: "Sequence[str]", own: "Collection[str]", run: "Callable[..., None]") -> None:
+    """Run a transaction that removes only packages in `own`.
+
+    If it removes none, apt itself refuses removals, and the transaction is resolved only once; otherwise it
+    is simulated before.
+
+    Args:
+        run: runs apt-get with the words of the command.
+
+    Raises:
+        Failed: as `refuse_removals`, and as `run`.
+    """
+    if not any(word.endswith("-") for word in command):
+        try:
+            run("--no-remove", *command)
+        except Failed as error:
+            if "remove is disabled" not in str(error):
+                raise
+        else:
+            return
+    refuse_removals(command, own)
+    run(*command)
 
 
 def refuse_removals(command: "Sequence[str]", own: "Collection[str]") -> None:

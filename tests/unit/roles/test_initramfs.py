@@ -21,8 +21,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"""\
         for word; do case $word in
             --option=DPkg::Path=*) PATH=${{word#*Path=}};;
-            --simulate) cat {tmp_path}/simulated 2>/dev/null; exit 0
+            --simulate) echo simulated >>{tmp_path}/resolved; cat {tmp_path}/simulated 2>/dev/null; exit 0;;
+            --no-remove) grep -qs Remv {tmp_path}/simulated || continue
+                echo 'E: Packages need to be removed but remove is disabled.' >&2; exit 100
         esac; done
+        echo run >>{tmp_path}/resolved
         . {tmp_path}/scripts""",
     )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
@@ -60,6 +63,17 @@ def test_a_transaction_that_has_changed_since_its_simulation_is_refused(node: Pa
     with pytest.raises(apt.Failed, match="apt would remove site-agent"):
         apt.transact(["install", "a"], [], {"a"})
     assert made(node) == []
+    assert (node / "resolved").read_text() == "simulated\n"
+
+
+def test_a_transaction_is_resolved_once_unless_it_removes_packages(node: Path) -> None:
+    apt.transact(["install", "a"], [])
+    assert (node / "resolved").read_text() == "run\n"
+    (node / "simulated").write_text("Remv b [1-1]\nInst a (2-1 site [amd64])\n")
+    (node / "resolved").unlink()
+    apt.transact(["install", "a"], [], {"a", "b"})
+    apt.transact(["install", "a", "b-"], [], {"a", "b"})
+    assert (node / "resolved").read_text() == "simulated\nrun\n" * 2
 
 
 def test_none_is_made_where_no_script_asks(node: Path) -> None:
