@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuprov.errors import InvalidInput
 from gpuprov.model.settings.access import PUBLIC_KEY
 from gpuprov.ssh.route import Route
-from gpuprov.untrusted.stated import stated_path
+from gpuprov.untrusted.stated import read_bounded, stated_path
 
 ONE = "one line such as ssh-ed25519 AAAA… name"
 LARGEST = 64 << 10
@@ -48,9 +48,10 @@ def _key(path: Path) -> str:
     Raises:
         InvalidInput: the file is larger than `LARGEST`, or contains no key, several keys or other text.
     """
-    if path.stat().st_size > LARGEST:
-        raise InvalidInput(f"{path} has {path.stat().st_size} bytes", expected=ONE)
-    lines = path.read_text("utf-8", "replace").splitlines()
+    try:
+        lines = read_bounded(path, LARGEST).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}", expected=ONE) from None
     stated = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
     if not stated or not all(map(PUBLIC_KEY.fullmatch, stated.values())):
         raise InvalidInput(f"{path} is not a public key", expected=ONE)

@@ -15,7 +15,7 @@ from gpuprov.bootstrap.hostkeys import HostKeys, fingerprint, host_keys
 from gpuprov.errors import InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.ssh.transport import Target
-from gpuprov.untrusted.stated import stated_path
+from gpuprov.untrusted.stated import read_bounded, stated_path
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _content(path: Path) -> bytes:
         InvalidInput: it cannot be read.
     """
     try:
-        return path.read_bytes().rstrip(b"\n") + b"\n"
+        return read_bounded(path).rstrip(b"\n") + b"\n"
     except FileNotFoundError:
         return b""
     except OSError as error:

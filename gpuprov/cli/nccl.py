@@ -15,6 +15,7 @@ from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import tell
 from gpuprov.cli.nccl_derive import derive
 from gpuprov.errors import Exit, InvalidInput
+from gpuprov.untrusted.stated import open_stated
 
 if TYPE_CHECKING:
     from gpuprov.finding import Finding
@@ -158,9 +159,10 @@ def _open(name: str, files: ExitStack) -> TextIO:
     if name == "-":
         return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
     try:
-        return files.enter_context(open(name, encoding="utf-8", errors="replace"))  # noqa: PTH123 - closed by the stack
+        file = open_stated(Path(name))
     except OSError as error:
         raise InvalidInput(f"{name}: {error.strerror}", do="give the file of a log, or `-`") from None
+    return files.enter_context(io.TextIOWrapper(file, encoding="utf-8", errors="replace"))
 
 
 def _print(document: dict[str, Any], verdict: list[Finding]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from gpuprov.cli.common.terminal import say, tell_lines
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.untrusted import json_text
 from gpuprov.untrusted.parsing import read_json
-from gpuprov.untrusted.stated import stated_file
+from gpuprov.untrusted.stated import open_stated, stated_file
 
 if TYPE_CHECKING:
     from gpuprov.catalog import Catalog
@@ -80,7 +81,7 @@ def _lines(name: str) -> Iterator[str]:
         if name == "-":
             yield from _bounded(sys.stdin)
             return
-        with Path(name).open(encoding="utf-8") as lines:
+        with io.TextIOWrapper(open_stated(Path(name)), encoding="utf-8") as lines:
             yield from _bounded(lines)
 
 

@@ -113,12 +113,12 @@ def private_key(path: str) -> paramiko.PKey:
 
     Raises:
         InvalidInput: the file does not exist, needs a passphrase, cannot be read, or it or its certificate is
-            larger than `LARGEST`.
+            empty or larger than `LARGEST`.
     """
     _require(path)
     for each in (path, f"{path}-cert.pub"):
         if Path(each).is_file() and not _is_small(Path(each)):
-            raise InvalidInput(f"{each} is larger than {LARGEST} bytes", expected="a key of SSH")
+            raise InvalidInput(f"{each} is empty or larger than {LARGEST} bytes", expected="a key of SSH")
     return _private_key(Path(path))
 
 
@@ -142,8 +142,11 @@ def _private_key(path: Path) -> paramiko.PKey:
 
 
 def _is_small(path: Path) -> bool:
-    """Return whether a file that exists has at most `LARGEST` bytes: Paramiko reads it whole."""
-    return path.stat().st_size <= LARGEST
+    """Return whether a file that exists has between 1 and `LARGEST` bytes: Paramiko reads it whole.
+
+    With 0 it may be one of /proc, see `open_stated`.
+    """
+    return 0 < path.stat().st_size <= LARGEST
 
 
 def _certificate(path: str) -> PublicBlob | None:

@@ -26,6 +26,8 @@ STATED_VALUES = 1 << 22
 PIECE = 1 << 16
 STREAMS = ("/dev/", "/proc/")
 """Folders of files that are streams."""
+KINDS = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
+"""Types of files that are neither regular files nor devices → their names in messages."""
 _CAUSE = 200
 """Maximum length of a cause in a message, in characters."""
 
@@ -62,31 +64,42 @@ def stated_path(path: str | Path) -> Path:
 
 
 def open_stated(path: Path) -> BinaryIO:
-    """Return a file opened for reading.
+    """Return a file opened for reading: a regular file, /dev/null, or a stream that an argument of this
+    command names, as a shell does for `<(COMMAND)`.
 
-    A named pipe is refused: in a folder of another person it would be waited for without an end. One that a
-    shell made for `<(COMMAND)` is in `STREAMS`.
+    A link in a folder of another person, or a name in their file, can lead to any file: opening a device can
+    have effects, such as a reset by a watchdog, and a named pipe or a terminal is waited for without an end.
 
     Raises:
-        OSError: it cannot be read, or is a named pipe.
+        OSError: it cannot be read, or is another file.
     """
-    waits = str(path).startswith(STREAMS)
-    return open(path, "rb", opener=None if waits else _without_pipes)
+    name = str(path)
+    typed = name.startswith(STREAMS) and any(each.endswith(name) for each in sys.argv[1:])
+    return open(path, "rb", opener=None if typed else _without_devices)
 
 
-def _without_pipes(path: str, flags: int) -> int:
-    """Open a file without waiting; an opener for `open`. OSError as `open_stated`."""
-    handle = os.open(path, flags | os.O_NONBLOCK)
-    if stat.S_ISFIFO(os.fstat(handle).st_mode):
+def _without_devices(path: str, flags: int) -> int:
+    """Open a regular file or /dev/null; an opener for `open`. OSError as `open_stated`.
+
+    A file whose size is 0 is empty: those of /proc, which are not, may be waited for, as /proc/kmsg is.
+    """
+    # Linux: O_PATH does not open what it finds. Elsewhere a device is opened before it is refused.
+    handle = os.open(path, getattr(os, "O_PATH", flags) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        found = os.fstat(handle)
+        kind = stat.S_IFMT(found.st_mode)
+        if kind == stat.S_IFDIR:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        is_null = kind == stat.S_IFCHR and found.st_rdev == os.stat(os.devnull).st_rdev
+        if kind != stat.S_IFREG and not is_null:
+            raise OSError(errno.EINVAL, f"is a {KINDS.get(kind, 'device')}, not a regular file", path)
+        return os.open(f"/dev/fd/{handle}" if found.st_size else os.devnull, flags)
+    finally:
         os.close(handle)
-        raise OSError(errno.EINVAL, "is a named pipe", path)
-    return handle
 
 
 def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:
     """Return the content of a file of at most `limit` bytes.
-
-    The size that the system states is not asked: that of /dev/zero is 0, and a link can lead there.
 
     Raises:
         OSError: it cannot be read, or is larger.

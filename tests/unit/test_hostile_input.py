@@ -176,7 +176,7 @@ def test_only_public_keys_are_installed(tmp_path: Path, content: str) -> None:
         ('command="reboot" ssh-ed25519 AAAA me\n', "is not a public key"),
         ("restrict,pty ssh-ed25519 AAAA me\n", "is not a public key"),
         ("ssh-ed25519 AAAA a\x00b\n", "is not a public key"),
-        ("x" * 70_000, "has 70000 bytes"),
+        ("x" * 70_000, "larger than 65536 bytes"),
     ],
 )
 def test_a_key_file_has_one_key_without_options(tmp_path: Path, content: str, said: str) -> None:

@@ -13,6 +13,7 @@ from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.stack import IMAGE
 from gpuprov.untrusted.archives import DAMAGED, member_names, open_zip, read_member
+from gpuprov.untrusted.stated import open_stated
 
 ABOUT_LIMIT = 64 << 10
 BUILDS_LIMIT = 32
@@ -109,7 +110,7 @@ def _builds(file: Path) -> Iterator[tuple[bytes, bytes]]:
     Raises:
         ValueError, KeyError, OSError, BadZipFile: it is no such file, or a member exceeds a limit.
     """
-    with file.open("rb") as content, open_zip(content) as archive:
+    with open_stated(file) as content, open_zip(content) as archive:
         abouts = [name for name in member_names(archive, MEMBERS_LIMIT) if name.endswith(f"/{ABOUT}")]
         for name in abouts[:BUILDS_LIMIT]:
             packed = read_member(archive, name.removesuffix(ABOUT) + ARCHIVE, PACKED_LIMIT)

@@ -27,6 +27,7 @@ from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import read_object
+from gpuprov.untrusted.stated import open_stated
 from gpuprov.untrusted.urls import public_url, public_urls
 
 SCHEMES = ("http", "https", "file")
@@ -359,7 +360,7 @@ def _read_file(url: str, limit: int) -> bytes | None:
     try:
         if path.exists() and not path.is_file():
             raise Refused(f"{path} is not a file")
-        with path.open("rb") as file:
+        with open_stated(path) as file:
             content = file.read(limit + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None

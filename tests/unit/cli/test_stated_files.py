@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,27 @@ def test_no_content_ends_in_a_traceback(
         assert code in (1, 2)
         assert said.startswith("gpuprov: ")
         assert "expected" in said
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(words for verb, words in VERBS.items() if verb not in ("topo", "nccl derive")),
+        ["nccl", "parse"],
+        ["inventory", "import"],
+        ["validate", "--fleet"],
+    ],
+    ids=" ".join,
+)
+def test_no_verb_waits_for_a_named_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    assert run([*words, str(tmp_path / "link")]) == 2
+    printed = capsys.readouterr()
+    assert "is a named pipe" in printed.out + printed.err
 
 
 @pytest.mark.parametrize(

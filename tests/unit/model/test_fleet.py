@@ -391,11 +391,10 @@ def test_a_fleet_is_read_in_time_of_its_hosts() -> None:
     assert time.process_time() - begun < 5
 
 
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no file without an end")
-def test_a_link_to_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+def test_a_link_to_a_device_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "fleet.yml"
     path.symlink_to("/dev/zero")
-    with pytest.raises(InvalidInput, match=r"fleet\.yml cannot be read: larger than 33554432 bytes"):
+    with pytest.raises(InvalidInput, match=r"fleet\.yml cannot be read: is a device"):
         read_fleet(path)
 
 

@@ -57,7 +57,7 @@ def test_a_large_file_is_not_read(way: Route, tmp_path: Path, end: str) -> None:
     """Read a file that the fleet of another person states: a repository can have it as a few bytes."""
     with (tmp_path / f"own{end}").open("a") as file:
         file.truncate(1 << 30)
-    with pytest.raises(InvalidInput, match=f"own{end} is larger than 262144 bytes"):
+    with pytest.raises(InvalidInput, match=f"own{end} is empty or larger than 262144 bytes"):
         credentials.private_key(str(tmp_path / "own"))
 
 

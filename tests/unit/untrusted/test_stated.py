@@ -32,12 +32,47 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path, link: bool) -> None:
         stated.read_bounded(name if link else pipe)
 
 
-def test_the_output_of_a_command_is_read() -> None:
-    """Read what a shell offers for `<(COMMAND)`."""
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="only Linux finds a file without opening it")
+@pytest.mark.parametrize("link", [False, True])
+def test_a_device_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool) -> None:
+    """Refuse a device that a file states, or a link there leads to, before it is opened."""
+    name, modes = tmp_path / "profile.yml", []
+    name.symlink_to("/dev/zero")
+    really = os.open
+
+    def record(path: str, flags: int, *others: int) -> int:
+        modes.append(flags & os.O_PATH)
+        return really(path, flags, *others)
+
+    monkeypatch.setattr(os, "open", record)
+    with pytest.raises(OSError, match="is a device"):
+        stated.read_bounded(name if link else Path("/dev/zero"), 10)
+    assert modes == [os.O_PATH]
+
+
+def test_files_without_content_are_empty(tmp_path: Path) -> None:
+    """Read an empty file, and /dev/null, which is stated for no known hosts; nothing of /proc/kmsg and
+    such.
+    """
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to("/proc/version")
+    for path in (tmp_path / "empty", tmp_path / "link", Path(os.devnull)):
+        assert stated.read_bounded(path) == b""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("form", ["{}", "--facts={}", "-f{}"])
+def test_the_output_of_a_command_is_read(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Read what a shell offers for `<(COMMAND)`, if an argument names it and not only a file."""
     reading, writing = os.pipe()
     os.write(writing, b"groups: {}")
     os.close(writing)
-    assert stated.read_bounded(Path(f"/dev/fd/{reading}")) == b"groups: {}"
+    path = Path(f"/dev/fd/{reading}")
+    monkeypatch.setattr("sys.argv", ["gpuprov", "validate"])
+    with pytest.raises(OSError, match="is a named pipe"):
+        stated.read_bounded(path)
+    monkeypatch.setattr("sys.argv", ["gpuprov", "validate", form.format(path)])
+    assert stated.read_bounded(path) == b"groups: {}"
     os.close(reading)
 
 
@@ -71,6 +106,7 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text('{"a": "\\udcff"}')
     assert stated.read_stated_json(path, expected="a list") == {"a": "\N{REPLACEMENT CHARACTER}"}
     monkeypatch.setattr(stated, "STATED_BYTES", 10)
+    monkeypatch.setattr("sys.argv", ["gpuprov", "doctor", "/dev/zero"])
     for long in (path, Path("/dev/zero")):
         with pytest.raises(InvalidInput, match="larger than 10 bytes; expected a list"):
             stated.read_stated_json(long, expected="a list")
