@@ -68,13 +68,13 @@ _Ends = defaultdict[tuple[Exposed, int | None], set[Version]]
 def read_advisories(places: Iterable[str], day: str) -> Readings:
     """Read advisories: files, folders with files `ID/ID.json` at any depth, or URLs of single files.
 
-    Returns one reading if any was read, and a `NotRead` for each place or file that was not. Reading ends
-    once all have more than `BYTES` bytes.
+    Returns one reading if any was read, and a `NotRead` for each place or file that was not. The first
+    document of an id counts. Reading ends once all have more than `BYTES` bytes.
 
     Args:
         day: of the reading, ISO.
     """
-    read: list[Advisory] = []
+    read: dict[str, Advisory] = {}
     failed: list[NotRead] = []
     left = BYTES
     for place in places:
@@ -85,14 +85,19 @@ def read_advisories(places: Iterable[str], day: str) -> Readings:
                 if left < 0:
                     failed.append(NotRead(f"advisory {name} and later ones", f"more than {BYTES >> 20} MiB"))
                     break
-                read.append(read_advisory(content, name))
+                advisory = read_advisory(content, name)
+                if advisory.id in read:
+                    raise InvalidInput(
+                        f"{name}: a second document of {advisory.id}", expected="one of each id"
+                    )
+                read[advisory.id] = advisory
             except GpuprovError as error:
                 failed.append(NotRead(f"advisory {name}", str(error)))
     if not read:
         return failed or [NotRead("advisories", f"no file ID/ID.json in {', '.join(places)}")]
     url = "https://github.com/NVIDIA/product-security"
     about = {"title": "NVIDIA/product-security: YEAR/ID/ID.json (CSAF 2.0)", "dated": day, "url": url}
-    return [Reading(ORIGIN, about, (), (), advisories=tuple(read)), *failed]
+    return [Reading(ORIGIN, about, (), (), advisories=tuple(read.values())), *failed]
 
 
 def _documents(place: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,19 +68,28 @@ class Proposal:
     documents: Mapping[str, Document]
     changes: list[Change] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    _records: dict[tuple[str, str], dict[str, Document]] = field(default_factory=dict)
 
     def record(self, file: str, section: str, name: str) -> Document | None:
         """Return the record of a name, including the changes proposed so far; None if it does not exist."""
-        new = (each for each in self.changes if (each.file, each.section, each.name) == (file, section, name))
-        found = _found(self.documents, file, section, name)
-        for change in new:
-            found = dict(change.value) if not change.field else {**(found or {}), change.field: change.value}
-        return found
+        if (file, section) not in self._records:
+            key = key_of(file, section)
+            rows = reversed(self.documents[file][section])  # of several with a name the first one counts
+            self._records[file, section] = {str(row[key]): row for row in rows}
+        return self._records[file, section].get(name)
+
+    def _change(self, change: Change) -> None:
+        """Add a change, and apply it to what `record` returns."""
+        found = self.record(change.file, change.section, change.name) or {}
+        of_field = {**found, change.field: change.value}
+        whole = of_field if change.field else dict(change.value)
+        self._records[change.file, change.section][change.name] = whole
+        self.changes.append(change)
 
     def add(self, file: str, section: str, record: Document, why: str, source: str) -> None:
         """Propose a new record, by adding a change; `why` and `source` are its reason."""
         name = str(record[key_of(file, section)])
-        self.changes.append(Change(file, section, name, "", record, why, source))
+        self._change(Change(file, section, name, "", record, why, source))
 
     def set(
         self,
@@ -102,20 +112,24 @@ class Proposal:
         """
         record = self.record(*record_of) or {}
         old, value = record.get(to[0]), to[1]
-        grown = isinstance(old, list) and isinstance(value, list) and all(each in value for each in old)
-        grown |= isinstance(old, dict) and isinstance(value, dict) and old.items() <= value.items()
         cited = record.get("source", ()) if stated_by is None else stated_by
         by_hand = (
-            () if old is None or grown else tuple(each for each in cited if not each.startswith(MACHINE))
+            ()
+            if old is None or _contains(value, old)
+            else tuple(each for each in cited if not each.startswith(MACHINE))
         )
         if old != value:
-            self.changes.append(Change(*record_of, *to, why, source, by_hand))
+            self._change(Change(*record_of, *to, why, source, by_hand))
 
 
-def _found(documents: Mapping[str, Document], file: str, section: str, name: str) -> Document | None:
-    """Return the record of a name in the documents, or None."""
-    key = key_of(file, section)
-    return next((row for row in documents[file][section] if str(row[key]) == name), None)
+def _contains(value: Any, old: Any) -> bool:
+    """Return whether a list has all items of an old list, or a mapping all entries of an old one."""
+    if isinstance(old, dict) and isinstance(value, dict):
+        return old.items() <= value.items()
+    if not isinstance(old, list) or not isinstance(value, list):
+        return False
+    items, old_items = ({json.dumps(each, sort_keys=True) for each in some} for some in (value, old))
+    return old_items <= items
 
 
 def key_of(file: str, section: str) -> str:

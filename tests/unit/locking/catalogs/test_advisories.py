@@ -187,6 +187,36 @@ def test_the_time_of_a_document_is_in_proportion_to_its_size(tmp_path: Path, wha
     assert time.process_time() - begun < 3
 
 
+def test_a_list_that_contains_the_old_one_is_found_in_time_of_their_length() -> None:
+    cves = [f"CVE-2026-{number}" for number in range(50_000)]
+    row = {"id": "5990", "cves": cves, "source": ["hand"]}
+    proposal = Proposal({"bulletins": {"bulletins": [row]}})
+    begun = time.process_time()
+    proposal.set(("bulletins", "bulletins", "5990"), ("cves", cves[::-1]), "", "read")
+    assert time.process_time() - begun < 1
+    assert proposal.changes[0].by_hand == ()
+
+
+def test_changes_are_not_read_again_for_each_record() -> None:
+    proposal = Proposal({"bulletins": {"bulletins": []}})
+    begun = time.process_time()
+    for number in range(10_000):
+        proposal.add("bulletins", "bulletins", {"id": str(number)}, "", "read")
+        proposal.set(("bulletins", "bulletins", str(number)), ("score", 5.0), "", "read")
+    assert time.process_time() - begun < 1
+    assert proposal.record("bulletins", "bulletins", "9999") == {"id": "9999", "score": 5.0}
+
+
+def test_a_second_document_of_an_id_is_left_out(tmp_path: Path) -> None:
+    folder = write(tmp_path, advisory("5990", {ONE: [tesla(580, "580.190.01")]}))
+    shutil.copytree(folder / "2026", folder / "2027")
+    reading, failed = read_advisories([str(folder)], DAY)
+    assert isinstance(reading, Reading)
+    assert len(reading.advisories) == 1
+    assert isinstance(failed, NotRead)
+    assert "2027/5990/5990.json: a second document of 5990" in failed.why
+
+
 def test_all_documents_of_a_run_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path, *(advisory(f"599{n}", {ONE: [tesla(580, "580.190.01")]}) for n in range(3)))
     monkeypatch.setattr(bulletins, "BYTES", 2 * (folder / "2026/5990/5990.json").stat().st_size)
