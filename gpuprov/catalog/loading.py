@@ -16,7 +16,7 @@ from gpuprov.catalog.releases import current_folder
 from gpuprov.catalog.tables import Tables
 from gpuprov.catalog.texts import check_texts
 from gpuprov.errors import InvalidInput
-from gpuprov.untrusted.stated import read_stated_json, stated_file
+from gpuprov.untrusted.stated import read_stated_json, require_small, stated_file
 
 # file → section → (record type, key field)
 LAYOUT: Mapping[str, Mapping[str, tuple[type[Any], str]]] = {
@@ -87,6 +87,8 @@ LATER = ("bulletins", "limits")
 """Files that older releases of the catalog lack: their sections are then empty."""
 DEVICES = "devices"
 """The file whose rows become records on demand."""
+SITE_BYTES = 8 << 20
+"""Maximum size of all files of a site's folders in bytes: that of ten catalogs."""
 
 # Fields that a GPU inherits from its architecture: field of the architecture → field of the GPU.
 OF_ARCHITECTURE = {
@@ -149,6 +151,8 @@ def _read(folders: tuple[Path, ...]) -> Catalog:
     sources: dict[str, r.Source] = {}
     days: dict[str, str] = {}
     default_policy = ""
+    of_site = [folder / f"{name}.json" for folder in folders[1:] for name in (*LAYOUT, DEVICES)]
+    require_small(of_site, SITE_BYTES, "the files of catalog_dirs")
     documents = {name: _documents(name, folders) for name in LAYOUT}
     for layers in documents.values():
         for path, raw in layers:

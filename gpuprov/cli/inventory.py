@@ -161,10 +161,10 @@ def plugins() -> int:
 @options.output_option
 def profiles(output: str) -> int:
     """List the built-in profiles, and those in ./profiles."""
-    from gpuprov.model.profile import load_profile, profile_paths
+    from gpuprov.model.profile import Profiles
 
-    folders = [Path("profiles")]
-    found = {name: load_profile(name, folders).profile for name in sorted(profile_paths(folders))}
+    known = Profiles([Path("profiles")])
+    found = {name: known.load(name).profile for name in sorted(known.paths)}
     if output == "json":
         rows = [{"name": name, **each.model_dump(mode="json")} for name, each in found.items()]
         options.print_json({"schema": "gpuprov.profiles/1", "profiles": rows})

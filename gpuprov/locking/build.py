@@ -33,6 +33,7 @@ from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
 from gpuprov.model.connection import lay_over
+from gpuprov.model.documents import MAX_BYTES
 from gpuprov.model.fleet import Fleet, Group, read_fleet
 from gpuprov.model.lock import (
     CatalogPin,
@@ -43,7 +44,7 @@ from gpuprov.model.lock import (
     LockedGroup,
     Setting,
 )
-from gpuprov.model.profile import ResolvedProfile, load_profile, overlay
+from gpuprov.model.profile import Profiles, ResolvedProfile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
 from gpuprov.untrusted.signature import require_gpgv
 
@@ -161,14 +162,14 @@ class Builder:
 
         Raises:
             InvalidInput: a catalog folder, the name of a repository or the certificate for Secure Boot is not
-                valid.
+                valid, or the folders' profiles are too large.
         """
         self._fleet, self._previous, self._upgrade, self._narrate = fleet, previous, upgrade, narrate
         self._network = network
         site_dirs = [folder / each for each in fleet.catalog_dirs]
         self._catalog: Catalog = load(site_dirs, release.folder)
         self._bulletins: Catalog = load(site_dirs)
-        self._profile_dirs = fleet.profile_folders(folder)
+        self._of_folders = Profiles(fleet.profile_folders(folder))
         self._finder = Finder(fleet, self._catalog)
         self._profiles: dict[str, ResolvedProfile] = {}
         self._secure_boot = locked_secure_boot(fleet.secure_boot, folder)
@@ -176,7 +177,7 @@ class Builder:
         self._hosts = {
             host: address for group in fleet.groups.values() for host, address in group.hosts.items()
         }
-        self._in_rules = 0
+        self._in_rules = self._in_settings = 0
 
     def digest(self) -> str:
         """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
@@ -188,10 +189,10 @@ class Builder:
         Raises:
             InvalidInput: its profile, GPU, system or a stated component is unknown.
             Refused: no such stack can work, or its settings would lock the fleet out; the message names the
-                rule.
+                rule. Also if the settings so far are larger than a lock.
         """
         if group.profile not in self._profiles:
-            self._profiles[group.profile] = load_profile(group.profile, self._profile_dirs)
+            self._profiles[group.profile] = self._of_folders.load(group.profile)
         profile = self._profiles[group.profile]
         stated = overlay(profile.profile.hardware, group.hardware)
         hardware = locked_hardware(self._catalog, group.profile, stated)
@@ -215,6 +216,13 @@ class Builder:
         check_confidential(name, settings, answer, gpu, hardware)
         chosen = with_peer_memory(name, settings, answer, gpu, system, self._catalog)
         granted = self._access(with_clients(chosen, system, self._catalog), system, group)
+        self._in_settings += sum(len(each.model_dump_json()) for each in granted.values())
+        if self._in_settings > MAX_BYTES:
+            raise Refused(
+                f"the settings of all groups have more than {MAX_BYTES} bytes",
+                expected="a lock of at most that size",
+                do="divide the fleet into several files",
+            )
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     def group(self, name: str, group: Group) -> LockedGroup:

@@ -27,11 +27,10 @@ def digest(
     """
     read = [*profiles, *([network] if network else []), *([secure_boot] if secure_boot else [])]
     # The key's path differs between controllers.
-    said = [
-        fleet.model_dump_json(exclude={"secure_boot": {"key"}}),
-        *(each.model_dump_json() for each in read),
-    ]
-    return "sha256:" + hashlib.sha256("\n".join(said).encode()).hexdigest()
+    said = hashlib.sha256(fleet.model_dump_json(exclude={"secure_boot": {"key"}}).encode())
+    for each in read:
+        said.update(b"\n" + each.model_dump_json().encode())
+    return "sha256:" + said.hexdigest()
 
 
 def changed_since(lock: Lock, lock_path: Path) -> Path | None:

@@ -13,7 +13,7 @@ from gpuprov.model.documents import HOW_TO_BEGIN, Strict, complaints, read_text
 from gpuprov.model.fleet import Fleet, fleet_of
 from gpuprov.model.lock import Lock, lock_beside, lock_of
 from gpuprov.model.marked import Marked
-from gpuprov.model.profile import Profile
+from gpuprov.model.profile import Profile, own_profiles
 from gpuprov.nccl.record import read_record, record_path
 
 Narrate = Callable[[str], None]
@@ -74,9 +74,11 @@ def validate_files(
     shape = complaints(document, Fleet)
     result.problems += map(_of_file, shape)
     folders = [] if shape or document.data is None else document.data.get("profile_dirs", [])
-    for folder in ("profiles", *folders):
-        for path in sorted((fleet_path.parent / folder).glob("*.yml")):
+    try:
+        for path in own_profiles([fleet_path.parent / folder for folder in ("profiles", *folders)]):
             _whole(path, Profile, result)
+    except InvalidInput as error:
+        result.problems.append(_problem(error, str(fleet_path)))
     if shape or any(problem.kind != "stale-lock" for problem in result.problems):
         return result
     result.problems += _meaning(fleet_path, document, lock, place, narrate)

@@ -22,6 +22,8 @@ from gpuprov.untrusted.stated import read_bounded
 from gpuprov.untrusted.urls import public_urls
 
 MAX_BYTES = 32 * 1024 * 1024
+ERRORS = 10_000
+"""Maximum number of structural errors of a document that are listed: each takes 2 KB of memory."""
 
 
 class Strict(BaseModel):
@@ -101,7 +103,7 @@ def validate(document: Marked, data: Any, shape: type[D], at: Path_ = ()) -> D:
         with of_one_document():
             return shape.model_validate(data)
     except ValidationError as error:
-        found = _causes(error)
+        found = _causes(error, document)
         # A misspelt key appears twice: as unknown, and as missing. The first error is more helpful.
         first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
         raise _complaint(document, shape, at, first, more=len(found) - 1) from None
@@ -119,7 +121,10 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
         with of_one_document():
             shape.model_validate(document.data)
     except ValidationError as error:
-        found = _causes(error)
+        try:
+            found = _causes(error, document)
+        except InFile as too_many:
+            return [too_many]
         unknown = {each["loc"][:-1] for each in found if each["type"] == "extra_forbidden"}
         result: dict[tuple[int, str], InFile] = {}
         for each in found:
@@ -131,8 +136,14 @@ def complaints(document: Marked, shape: type[BaseModel]) -> list[InFile]:
     return []
 
 
-def _causes(error: ValidationError) -> list[Any]:
-    """Return pydantic's errors, without those about a list too short only because its items are invalid."""
+def _causes(error: ValidationError, document: Marked) -> list[Any]:
+    """Return pydantic's errors, without those about a list too short only because its items are invalid.
+
+    Raises:
+        InFile: there are more than `ERRORS`.
+    """
+    if (count := error.error_count()) > ERRORS:
+        raise document.wrong("wrong-value", (), f"{count} errors", expected="the form of such a file")
     found = error.errors(include_url=False)
     above = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
     return [each for each in found if each["type"] != "too_short" or each["loc"] not in above]

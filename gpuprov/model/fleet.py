@@ -27,7 +27,7 @@ from gpuprov.model.lock import Reboots, SecurityPolicy
 from gpuprov.model.marked import Marked
 from gpuprov.model.nodeset import expand
 from gpuprov.model.places import Words
-from gpuprov.model.profile import NAME, ResolvedProfile, load_profile
+from gpuprov.model.profile import NAME, Profiles, ResolvedProfile
 from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
@@ -259,11 +259,11 @@ class Fleet(Strict):
             folder: the folder of fleet.yml.
 
         Raises:
-            InvalidInput: as `load_profile`.
+            InvalidInput: as `Profiles`.
         """
-        folders = self.profile_folders(folder)
+        profiles = Profiles(self.profile_folders(folder))
         names = dict.fromkeys(group.profile for group in self.groups.values())
-        return {name: load_profile(name, folders) for name in names}
+        return {name: profiles.load(name) for name in names}
 
     def connection_of(self, group: str, host: str) -> Connection:
         """Return a host's connection: its own values override its group's, which override the fleet's."""

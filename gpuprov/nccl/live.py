@@ -28,7 +28,7 @@ def site_values(fleet: Fleet, folder: Path) -> dict[str, dict[str, str]]:
         folder: of the fleet's file.
 
     Raises:
-        InvalidInput: as `load_profile`.
+        InvalidInput: as `Profiles`.
     """
     profiles = fleet.profiles(folder)
     stated = {

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from json import JSONDecodeError
 from pathlib import Path
@@ -24,6 +24,8 @@ STATED_BYTES = 128 << 20
 STATED_VALUES = 1 << 22
 """Maximum number of values in stated JSON: three times as many as the results of a thousand nodes."""
 PIECE = 1 << 16
+LEAST = 4 << 10
+"""Number of bytes that a file counts at least in `require_small`: each takes time."""
 STREAMS = ("/dev/", "/proc/")
 """Folders of files that are streams."""
 KINDS = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
@@ -90,12 +92,30 @@ def _without_devices(path: str, flags: int) -> int:
         kind = stat.S_IFMT(found.st_mode)
         if kind == stat.S_IFDIR:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        is_null = kind == stat.S_IFCHR and found.st_rdev == os.stat(os.devnull).st_rdev
+        is_null = kind == stat.S_IFCHR and found.st_rdev == Path(os.devnull).stat().st_rdev
         if kind != stat.S_IFREG and not is_null:
             raise OSError(errno.EINVAL, f"is a {KINDS.get(kind, 'device')}, not a regular file", path)
         return os.open(f"/dev/fd/{handle}" if found.st_size else os.devnull, flags)
     finally:
         os.close(handle)
+
+
+def require_small(files: Iterable[Path], most: int, what: str) -> None:
+    """Check the size of all files that a command finds in folders of another person.
+
+    A repository with many copies of a file, or links to one, is small; what is read of them is not.
+
+    Args:
+        files: each counts as often as it is named, with at least `LEAST` bytes; one that is missing does not.
+        most: maximum size of all, in bytes.
+        what: their name in the message.
+
+    Raises:
+        InvalidInput: they are larger.
+    """
+    size = sum(max(path.stat().st_size, LEAST) for path in files if path.exists())
+    if size > most:
+        raise InvalidInput(f"{what} have {size} bytes", expected=f"at most {most}, and {most // LEAST} files")
 
 
 def read_bounded(path: Path, limit: int = STATED_BYTES) -> bytes:

@@ -14,7 +14,7 @@ from gpuprov.drift import hardware
 from gpuprov.finding import shortened
 from gpuprov.locking.hardware import locked_hardware
 from gpuprov.model.lock import Hardware
-from gpuprov.model.profile import load_profile, profile_paths
+from gpuprov.model.profile import Profiles
 from gpuprov.probe.facts import Facts, Missing
 
 TEXTS = 64
@@ -60,8 +60,8 @@ def kinds(catalog: Catalog, folders: Iterable[Path] = ()) -> list[Kind]:
     Raises:
         InvalidInput: a profile is invalid, or the catalog does not have its GPU.
     """
-    names = profile_paths(list(folders))
-    stated = {name: load_profile(name, list(folders)).profile.hardware for name in names}
+    profiles = Profiles(list(folders))
+    stated = {name: profiles.load(name).profile.hardware for name in profiles.paths}
     return [
         Kind(name, locked_hardware(catalog, name, hardware))
         for name, hardware in stated.items()

@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from gpuprov.cli.common.group import run
+from gpuprov.errors import InvalidInput
 from gpuprov.inventory.schemas import json_schema
 from gpuprov.locking import build
 from gpuprov.locking.archives import Finder
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.inputs import changed_since
 from gpuprov.locking.validation import Problem, validate_files
+from gpuprov.model import documents
 from gpuprov.model.documents import HOW_TO_BEGIN, MISSING
-from gpuprov.model.fleet import Group
+from gpuprov.model.fleet import Group, read_fleet
 from gpuprov.model.lock import write_lock
 from tests.unit.locking.fleets import Write
 
@@ -53,6 +55,26 @@ def test_rules_of_all_groups_fit_a_lock(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(build, "IN_RULES", 15)
     [problem] = problems(tmp_path, text)
     assert "settings.firewall.fleet" in str(problem.do)
+
+
+def test_settings_of_all_groups_fit_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = "{profile: hgx-h200-8, os: ubuntu24.04, hosts: gpu%d}"
+    text = "groups:\n" + "".join(f"  g{n}: {kind % n}\n" for n in range(3))
+    monkeypatch.setattr(build, "MAX_BYTES", 2000)
+    assert "the settings of all groups have more than 2000 bytes" in str(problems(tmp_path, text)[-1])
+
+
+@pytest.mark.parametrize("key", ["profile_dirs", "catalog_dirs"])
+def test_links_to_one_file_are_not_read_any_number_of_times(tmp_path: Path, key: str) -> None:
+    """Count each link and each repetition of a folder: what is read of them is not shared."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "gpus.json").write_text(json.dumps({"x": "a" * (1 << 20)}))
+    for number in range(3):
+        (own / f"{number}.yml").symlink_to("gpus.json")
+    [problem] = problems(tmp_path, f"{GOOD}{key}: [{', '.join(['own'] * 10)}]\n")
+    assert "bytes" in problem.seen
+    assert "at most" in problem.expected
 
 
 def test_the_hosts_of_a_group_are_not_read_for_each_other_group(
@@ -186,3 +208,14 @@ def test_a_missing_key_says_what_to_write(tmp_path: Path) -> None:
     assert required - MISSING.keys() == set()
     [problem] = problems(tmp_path, GOOD + "repositories: {nvidia: {key: x.asc}}\n")
     assert "https://" in problem.expected
+
+
+def test_errors_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """List no errors of a file that has another form: a million of them take gigabytes."""
+    monkeypatch.setattr(documents, "ERRORS", 3)
+    wrong = [f"x{number}: 1\n" for number in range(4)]
+    assert len(problems(tmp_path, GOOD + "".join(wrong[1:]))) == 3
+    [problem] = problems(tmp_path, GOOD + "".join(wrong))
+    assert (problem.line, problem.seen) == (1, "4 errors")
+    with pytest.raises(InvalidInput, match="4 errors"):
+        read_fleet(tmp_path / "fleet.yml")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuprov.errors import InvalidInput
-from gpuprov.model import nodeset
+from gpuprov.model import nodeset, profile
 from gpuprov.model.fleet import parse_fleet, read_fleet
 from gpuprov.model.profile import DEEPEST, load_profile, shipped_profiles
 
@@ -135,6 +135,20 @@ def test_a_long_chain_of_profiles_is_refused(tmp_path: Path) -> None:
     assert load_profile(f"p{DEEPEST}", [tmp_path]).name == f"p{DEEPEST}"
     with pytest.raises(InvalidInput, match="extends more than 16 profiles, the last one 'p0'"):
         load_profile(f"p{DEEPEST + 1}", [tmp_path])
+
+
+def test_a_profile_that_others_extend_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "base-of-ours.yml").write_text("{}\n")
+    for name in "abc":
+        (tmp_path / f"{name}.yml").write_text("extends: base-of-ours\n")
+    read: list[str] = []
+    really = profile.read_document
+    monkeypatch.setattr(
+        profile, "read_document", lambda path, shape: read.append(path.stem) or really(path, shape)
+    )
+    profiles = profile.Profiles([tmp_path])
+    assert [profiles.load(name).name for name in "abc"] == ["a", "b", "c"]
+    assert sorted(read) == ["a", "b", "base-of-ours", "c"]
 
 
 @pytest.mark.parametrize("key", ["profile_dirs", "catalog_dirs"])

@@ -9,6 +9,7 @@ import paramiko
 import pytest
 
 from gpuprov.errors import InvalidInput
+from gpuprov.ssh import reread
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
 from tests.unit.hostile.timing import cost_of
 
@@ -171,3 +172,17 @@ def test_a_file_that_everybody_may_write_says_nothing_of_hosts(tmp_path: Path) -
     path.chmod(0o666)
     with pytest.raises(InvalidInput, match=rf"written by every user.*`chmod o-w {path}`"):
         read_known_hosts(path)
+
+
+def test_files_of_all_hosts_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count links to a file: what is read of each is kept."""
+    monkeypatch.setattr(reread, "STATED_BYTES", 250)
+    (tmp_path / "a").write_text("#" * 100)
+    read = reread.reread_when_written(read_known_hosts)
+    for name in ("b", "c"):
+        (tmp_path / name).symlink_to("a")
+    read(tmp_path / "a")
+    read(tmp_path / "b")
+    read(tmp_path / "a")
+    with pytest.raises(InvalidInput, match="c and 2 others of its kind have 300 bytes; expected at most 250"):
+        read(tmp_path / "c")

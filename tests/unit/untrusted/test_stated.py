@@ -96,6 +96,18 @@ def test_any_error_names_the_file(error: Exception, seen: str) -> None:
     assert str(raised.value) == f"{seen}; expected a list; write one"
 
 
+def test_files_of_a_folder_are_small_together(tmp_path: Path) -> None:
+    """Count a file for each of its links, and a small one as `LEAST`; one that is missing does not count."""
+    big, small, link, missing = (tmp_path / name for name in ("big", "small", "link", "missing"))
+    big.write_bytes(bytes(3 * stated.LEAST))
+    small.touch()
+    link.symlink_to(big)
+    files = [big, link, small, missing]
+    stated.require_small(files, 7 * stated.LEAST, "they")
+    with pytest.raises(InvalidInput, match="they have 28672 bytes; expected at most 28671"):
+        stated.require_small(files, 7 * stated.LEAST - 1, "they")
+
+
 def test_errors_of_gpuprov_are_kept() -> None:
     with pytest.raises(NodeFailed, match="other"), stated.stated_file("x", expected="a list"):
         raise NodeFailed("other")
