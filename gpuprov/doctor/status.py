@@ -55,7 +55,7 @@ class GpuNow:
     throttled: tuple[str, ...]
     ecc: float | None
     programs: tuple[str, ...]
-    """`python 4711 alice 3 h`"""
+    """`python 4711 alice 3 h`; `programs not known` alone"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -87,12 +87,13 @@ def read_node(name: str, facts: Facts) -> NodeNow:
     if len(indices) > GPUS or len(set(indices)) < len(indices):
         raise NodeFailed("the reading lists too many GPUs, or one twice", expected=f"at most {GPUS}")
     programs = {int(index): rows[:PROGRAMS] for index, rows in raw["programs"].items()}
-    gpus = tuple(_gpu(row, programs.get(whole(row["index"]), [])) for row in raw["gpus"])
+    gpus = tuple(_gpu(row, programs.get(whole(row["index"]))) for row in raw["gpus"])
     return NodeNow(name, gpus, read_at=time.time(), load=str(raw["load"])[:NAME])
 
 
-def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
+def _gpu(row: Mapping[str, Any], programs: Iterable[Any] | None) -> GpuNow:
     """Parse one GPU's row of a reading, with its programs; percentages become shares, a missing value None.
+    Programs that are None are not known.
 
     Raises:
         KeyError, TypeError, ValueError, NodeFailed: the row has another form.
@@ -118,7 +119,7 @@ def _gpu(row: Mapping[str, Any], programs: Iterable[Any]) -> GpuNow:
         persistence=None if persistence is None else int(persistence),
         throttled=tuple(name for bit, name in THROTTLED.items() if bits & bit),
         ecc=number("ecc"),
-        programs=tuple(_who(*each) for each in programs),
+        programs=("programs not known",) if programs is None else tuple(_who(*each) for each in programs),
     )
 
 

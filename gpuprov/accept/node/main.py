@@ -212,9 +212,11 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
         listed = [
             "GPU {}: pid {} ({} MiB)".format(index, pid, mib)
             for index, rows in sorted(before["programs"].items())
-            for pid, mib in rows
+            for pid, mib in rows or ()
         ]
-        return "GPUs are in use: " + ", ".join(listed[:8])
+        if listed:
+            return "GPUs are in use: " + ", ".join(listed[:8])
+        return "NVML does not list the programs on GPU " + ", ".join(sorted(before["programs"]))
     if before["schedulers"] and not plan.get("drained"):
         return "{} may start jobs here".format(" and ".join(before["schedulers"]))
     if any(row["mig"] for row in before["counters"]):

@@ -87,16 +87,19 @@ class Watch(Nvml):
 def first_look() -> "Values":
     """Return the GPUs' state before the load, with the programs on them and the schedulers on this node.
 
-    Also the counters, and Xids in the kernel log.
+    Also the counters, and Xids in the kernel log. `programs` is without GPUs that have none, and has None for
+    one whose programs are not known.
 
     Raises:
         Failed: NVML cannot be used.
     """
     watch = Watch()
+    gpus, programs = watch.read(), watch.processes()
+    indices = [row["index"] for row in gpus]
     return {
-        "gpus": watch.read(),
+        "gpus": gpus,
         "counters": watch.counters(),
-        "programs": {str(index): rows for index, rows in watch.processes().items() if rows},
+        "programs": {str(index): programs.get(index) for index in indices if programs.get(index) != []},
         "schedulers": schedulers(),
         "xids": xids(),
     }

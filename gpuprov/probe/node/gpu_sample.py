@@ -24,6 +24,8 @@ QUERY = (
 """Fields of nvidia-smi in the order of `_row`."""
 REASONS = ("clocks_throttle_reasons", "clocks_event_reasons")
 """Older and newer name of the field of throttle reasons."""
+TOO_SHORT, PROCESSES_AT_MOST = 7, 4096
+"""NVML_ERROR_INSUFFICIENT_SIZE; maximum number of processes of one GPU that are asked for."""
 
 
 class Utilization(ctypes.Structure):
@@ -129,16 +131,29 @@ class Nvml:
         return self._fixed[index]
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return GPU -> [pid, MiB] of up to 64 compute processes, [] for none; without GPUs for which NVML
-        fails.
+        """Return GPU -> [pid, MiB] of its compute processes, [] for none; without GPUs whose processes are
+        not known.
         """
-        found = {}
-        for index, handle in self._handles:
-            count, rows = ctypes.c_uint(64), (Process * 64)()
-            ask = getattr(self._library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
-            if ask is not None and ask(handle, ctypes.byref(count), rows) == 0:
-                found[index] = [[rows[n].pid, int(rows[n].used >> 20)] for n in range(min(count.value, 64))]
-        return found
+        found = {index: self._processes_of(handle) for index, handle in self._handles}
+        return {index: rows for index, rows in found.items() if rows is not None}
+
+    def _processes_of(self, handle: "Any") -> "list[list[int]] | None":
+        """Return [pid, MiB] of the compute processes of one GPU; None if NVML fails, or if there are more than
+        `PROCESSES_AT_MOST`.
+
+        If the list is too short, NVML states the number of processes, which may grow until it is asked again.
+        """
+        name, size = "nvmlDeviceGetComputeRunningProcesses", 64
+        ask = getattr(self._library, name + "_v3", None) or getattr(self._library, name + "_v2", None)
+        while ask and size <= PROCESSES_AT_MOST:
+            count, rows = ctypes.c_uint(size), (Process * size)()
+            code = ask(handle, ctypes.byref(count), rows)
+            if code == 0:
+                return [[row.pid, int(row.used >> 20)] for row in rows[: count.value]]
+            if code != TOO_SHORT:
+                return None
+            size = 2 * max(size, count.value)
+        return None
 
     def _number(self, handle: "Any", name: str, *which: int) -> "int | None":
         """Return the number that nvmlDeviceGet<name> reports; None if it is missing or fails."""
@@ -172,7 +187,7 @@ class Smi:
         raise Failed((out.strip() or err.strip() or "nvidia-smi failed")[:300])
 
     def processes(self) -> "dict[int, list[list[int]]]":
-        """Return {}: this class does not list processes."""
+        """Return {}: the processes of no GPU are known."""
         return {}
 
 

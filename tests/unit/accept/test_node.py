@@ -357,6 +357,9 @@ def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(
     ("change", "plan", "said"),
     [
         ({"programs": {"1": [[4711, 900]]}}, {}, "GPUs are in use: GPU 1: pid 4711 (900 MiB)"),
+        ({"programs": {"0": None, "1": [[4711, 900]]}}, {}, "GPUs are in use: GPU 1: pid 4711 (900 MiB)"),
+        ({"programs": {"0": None, "1": None}}, {}, "NVML does not list the programs on GPU 0, 1"),
+        ({"programs": {"0": None}}, {"busy": True}, None),
         ({"schedulers": ["Slurm"]}, {}, "Slurm may start jobs here"),
         ({"schedulers": ["Slurm"]}, {"drained": True}, None),
         ({"programs": {"1": [[4711, 900]]}}, {"busy": True}, None),

@@ -1,8 +1,11 @@
-"""Schedulers of a node before a load test: programs of root, not those to which users give their names."""
+"""A node before a load test: its schedulers, which are programs of root and not those to which users give their
+names, and the programs on its GPUs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -48,3 +51,11 @@ def test_a_name_that_a_user_chose_is_no_scheduler(proc: Path, uids: str, file: s
 def test_a_process_that_has_ended_is_none(proc: Path) -> None:
     (proc / "7").mkdir()
     assert watch.schedulers() == []
+
+
+def test_programs_that_nvml_does_not_list_are_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Mock()
+    nvml.read.return_value = [{"index": index} for index in range(3)]
+    nvml.processes.return_value = {0: [], 1: [[4711, 900]]}
+    monkeypatch.setattr(watch, "Watch", lambda: nvml)
+    assert watch.first_look()["programs"] == {"1": [[4711, 900]], "2": None}

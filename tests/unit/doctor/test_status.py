@@ -119,6 +119,11 @@ def test_only_as_many_programs_as_the_probe_lists_are_read() -> None:
     assert gpu.programs == tuple(f"python {pid} alice 1 min" for pid in range(8))
 
 
+def test_a_gpu_whose_programs_are_not_known_is_not_shown_as_free() -> None:
+    free, unknown = read_node("gpu01", facts({}, {}, **{"0": []})).gpus
+    assert (free.programs, unknown.programs) == ((), ("programs not known",))
+
+
 def test_long_names_of_a_node_are_cut() -> None:
     long, row = "x" * 10_000, {"name": "y" * 10_000}
     node = read_node("gpu01", facts(row, **{"0": [[1, long, long, 60, 1]] * 8}))
