@@ -12,8 +12,16 @@ if TYPE_CHECKING:
 
 TEXT_LIMIT = 256 * 1024
 """Maximum length of DCGM's output in characters."""
-PORT = 5555
-"""Port of this machine on which `dcgmi` asks DCGM's daemon, which is root's."""
+HOST, PORT = "127.0.0.1", 5555
+"""Where DCGM's daemon, which is root's, is asked."""
+LISTENERS = (
+    "ss -Hltne 'sport = :{} and ( src {} or src 0.0.0.0 or src [::] )'"
+    " | grep -avE '^LISTEN +[0-9]+ +[0-9]+ +\\[::\\]' | head -n 9"
+).format(PORT, HOST)
+"""Command that lists the sockets that get the connections to `HOST`; `[::]` is one for IPv6 only.
+
+As the kernel permits no second user among them, and a user can have any number, the first ones are enough.
+"""
 
 
 def installed() -> bool:
@@ -24,17 +32,30 @@ def installed() -> bool:
 def diagnose(_: str, arguments: "Any") -> "Values":
     """Run `dcgmi diag` in a worker; return `run` (the level), exit `code`, `said` and `errors`.
 
-    `said` is cut after `TEXT_LIMIT` characters; `errors` has the last 2,000 characters.
+    `said` is cut after `TEXT_LIMIT` characters; `errors` has the last 2,000 characters. If a user listens in
+    place of DCGM's daemon, it is not asked: return only `user`, the user's number.
 
     Args:
         arguments: level and time limit in seconds.
 
     Raises:
-        Failed: it did not end in time; or a user listens on the daemon's port, as any can who is there first.
+        Failed: it did not end in time, or root's daemon does not listen, or has ended meanwhile.
     """
     level, seconds = arguments
-    other = re.search(r"\buid:([1-9]\d*)", run("ss", "-Hltne", "sport = :{}".format(PORT)))
-    if other:
-        raise Failed("user {} listens on port {}, on which dcgmi asks DCGM".format(other.group(1), PORT))
-    code, said, errors = run_anyway("dcgmi", "diag", "-r", str(level), "-j", seconds=seconds)
+    sockets = _listeners()
+    users = [user for user, _ in sockets if user]
+    if users:
+        return {"user": users[0]}
+    if not sockets:
+        raise Failed("its daemon does not listen on {}:{}".format(HOST, PORT))
+    words = ("diag", "--host", HOST, "-r", str(level), "-j")
+    code, said, errors = run_anyway("dcgmi", *words, seconds=seconds)
+    if _listeners() != sockets:  # a user could have answered in its place
+        raise Failed("its daemon ended meanwhile")
     return {"run": level, "code": code, "said": said[:TEXT_LIMIT], "errors": errors[-2000:]}
+
+
+def _listeners() -> "list[tuple[str, str]]":
+    """Return user, empty for root, and number of each socket that `LISTENERS` lists."""
+    pattern = r"(?m)^LISTEN(?: +\S+){4}(?: +timer:\S+)?(?: +uid:(\d+))? +ino:(\d+)"
+    return re.findall(pattern, run("sh", "-c", LISTENERS))

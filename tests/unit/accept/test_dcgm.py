@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from gpuprov.accept.judge import judge
 from gpuprov.accept.node import dcgm as node
 from gpuprov.probe.node import base
 from gpuprov.report.accept import accept_lines
+from tests import ROOT
 from tests.unit.accept.recorded import recorded
 from tests.unit.programs import write_program
 
@@ -129,30 +133,98 @@ def test_a_hostile_diagnosis_stays_within_limits() -> None:
     assert results('{"DCGM Diagnostic": ' + "9" * 5000 + "}") is None
 
 
-def test_the_node_asks_the_tool_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
+ROOT_LISTENS = "LISTEN 0 128 127.0.0.1:5555 0.0.0.0:* ino:7 sk:1 cgroup:/system.slice/nvidia-dcgm.service <->"
+USER_LISTENS = "LISTEN 0 5 127.0.0.1:5555 0.0.0.0:* uid:65534 ino:7 sk:1 <->"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a folder with `dcgmi`, which prints its arguments, before the programs of the system."""
+    monkeypatch.setitem(base.ENVIRONMENT, "PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert not node.installed()
-    tool = tmp_path / "dcgmi"
-    tool.write_text('#!/bin/sh\necho "$@"\necho trouble >&2\nexit 226\n')
-    tool.chmod(0o755)
-    root = "LISTEN 0 128 127.0.0.1:5555 0.0.0.0:* ino:7 sk:1 cgroup:/system.slice/nvidia-dcgm.service <->"
-    write_program(tmp_path / "ss", f"echo '{root}'")
+    write_program(tmp_path / "dcgmi", 'echo "$@"; echo trouble >&2; exit 226')
     assert node.installed()
+    return tmp_path
+
+
+def listen(programs: Path, line: str) -> None:
+    """Have this line as the answer about sockets."""
+    write_program(programs / "ss", f"echo '{line}'")
+
+
+def test_the_node_asks_the_tool_that_is_there(programs: Path) -> None:
+    listen(programs, ROOT_LISTENS)
     assert node.diagnose("diag", [2, 10]) == {
         "run": 2,
         "code": 226,
-        "said": "diag -r 2 -j\n",
+        "said": "diag --host 127.0.0.1 -r 2 -j\n",
         "errors": "trouble\n",
     }
 
 
-def test_a_user_does_not_answer_in_place_of_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a user who has listened on the daemon's port before it."""
-    monkeypatch.setattr(base, "ENVIRONMENT", {**base.ENVIRONMENT, "PATH": str(tmp_path)})
-    write_program(tmp_path / "dcgmi", f"echo '{third()}'")
-    write_program(tmp_path / "ss", "echo 'LISTEN 0 5 127.0.0.1:5555 0.0.0.0:* uid:65534 ino:7 sk:1 <->'")
-    with pytest.raises(base.Failed, match=r"^user 65534 listens on port 5555"):
+def test_a_user_in_place_of_dcgm_is_not_asked_and_a_fault(programs: Path) -> None:
+    listen(programs, USER_LISTENS)
+    answer = node.diagnose("diag", [2, 10])
+    found = judged(answer)
+    assert (answer, found.verdict) == ({"user": "65534"}, "rejected")
+    assert said(found)[0][1].startswith("user 65534 listens on port 5555 in place of DCGM's daemon")
+
+
+def test_dcgm_is_not_asked_where_its_daemon_does_not_listen(programs: Path) -> None:
+    listen(programs, "")
+    with pytest.raises(base.Failed, match=r"^its daemon does not listen on 127\.0\.0\.1:5555"):
         node.diagnose("diag", [2, 10])
+
+
+def test_an_answer_does_not_count_if_the_daemon_has_ended(programs: Path) -> None:
+    """Have a user who listens as soon as the daemon has ended, and answers."""
+    listen(programs, ROOT_LISTENS)
+    write_program(programs / "dcgmi", f"echo \"echo '{USER_LISTENS}'\" >{programs}/ss; echo '{third()}'")
+    with pytest.raises(base.Failed, match="its daemon ended meanwhile"):
+        node.diagnose("diag", [2, 10])
+
+
+SOCKETS = """
+import os, socket
+from gpuprov.accept.node import dcgm
+for address, user, dual in {0!r}:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    os.seteuid(user)
+    one = socket.socket(family)
+    if dual is not None:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not dual)
+    one.bind((address, dcgm.PORT))
+    one.listen(1)
+    os.seteuid(0)
+    globals().setdefault("kept", []).append(one)
+print([user for user, _ in dcgm._listeners()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("sockets", "listeners"),
+    [
+        ([("127.0.0.1", 0, None), ("127.0.0.2", 65534, None)], [""]),
+        ([("127.0.0.1", 0, None), ("::", 65534, False)], [""]),
+        ([("0.0.0.0", 0, None)], [""]),  # noqa: S104
+        ([("::", 0, True)], [""]),
+        ([("127.0.0.2", 0, None), ("::1", 65534, None)], []),
+        ([("127.0.0.2", 0, None), ("127.0.0.1", 65534, None)], ["65534"]),
+        ([("::ffff:127.0.0.1", 65534, True)], ["65534"]),
+        ([("::", 65534, True)], ["65534"]),
+    ],
+)
+def test_only_sockets_that_get_the_connections_count(
+    sockets: list[tuple[str, int, bool | None]], listeners: list[str]
+) -> None:
+    """Open them in a network of its own, where only root can."""
+    words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-c"]
+    done = subprocess.run(
+        [*words, SOCKETS.format(sockets)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "unshare" in done.stderr:
+        pytest.skip("no network of its own without root's rights")
+    assert done.stdout == f"{listeners}\n", done.stderr
 
 
 def test_a_diagnosis_with_too_many_values_is_none() -> None:

@@ -1,5 +1,5 @@
-"""A node before a load test: its schedulers, which are programs of root and not those to which users give their
-names, and the programs on its GPUs.
+"""A node before a load test: schedulers, which are programs of root and not those to which users give their
+names, and programs on GPUs.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_the_pcie_link_is_read_each_time_as_an_idle_one_slows_down(monkeypatch: 
 
 
 def listing(number: int) -> Any:
-    """Return a function of NVML for processes with the numbers 0, 1, …; a list that is too short is refused."""
+    """Return a function of NVML that lists this many processes, unless the list is too short."""
 
     def function(handle: Any, count: Any, rows: Any) -> int:
         room, count._obj.value = count._obj.value, number
