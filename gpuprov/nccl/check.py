@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gpuprov.accept.node.nccl import ENVIRONMENT
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.finding import Finding
 from gpuprov.nccl.bandwidth import gradient_seconds
@@ -24,10 +25,7 @@ SCHEMA = "gpuprov.nccl_check/1"
 
 Variant = Literal["default", "no-p2p", "socket"]
 
-# NVLS allocates multicast memory on the NVSwitches; a program that crashes can leave it unusable for others
-# until the GPUs are reset.
-_ALWAYS = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
-_ENVIRONMENT: dict[Variant, dict[str, str]] = {
+_VARIABLES: dict[Variant, dict[str, str]] = {
     "default": {},
     "no-p2p": {"NCCL_P2P_DISABLE": "1"},
     "socket": {
@@ -37,7 +35,7 @@ _ENVIRONMENT: dict[Variant, dict[str, str]] = {
         "NCCL_NET": "Socket",
     },
 }
-VARIANTS: tuple[Variant, ...] = tuple(_ENVIRONMENT)
+VARIANTS: tuple[Variant, ...] = tuple(_VARIABLES)
 
 _SMI_TIMEOUT_S = 60
 # A healthy all-reduce of 1 GiB reaches at least three quarters of its links' speed; half of it is a fault.
@@ -199,7 +197,7 @@ def measure(
         NodeFailed: it did not finish in time, or failed with an error that NCCL does not explain.
     """
     try:
-        text, code = shell.run(command, {**_ALWAYS, **_ENVIRONMENT[variant]}, timeout_s)
+        text, code = shell.run(command, {**ENVIRONMENT, **_VARIABLES[variant]}, timeout_s)
     except TimeoutError:
         raise NodeFailed(
             f"the all-reduce did not end in {timeout_s:g} s", do="look for a hung GPU, or raise --timeout"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from gpuprov.accept.node.workers import MPS_FOLDER, NO_MPS
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import CommandRunner
 from gpuprov.probe.here import absolute, login_folder
@@ -36,7 +37,8 @@ class Shell(Protocol):
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], timeout_s: float
     ) -> tuple[str, int]:
-        """Run a command; return its output and its exit code, 127 if there is no such program.
+        """Run a command; return its output and its exit code, 127 if there is no such program. It uses no MPS
+        server, unless a variable of the login names the server's folder.
 
         Raises:
             TimeoutError: it did not finish in time; it and its children are killed.
@@ -67,7 +69,7 @@ class Local:
             TimeoutError: it exceeded `timeout_s`.
             NodeFailed: its output exceeds `OUTPUT_BYTES`.
         """
-        own = {**os.environ, **environment}
+        own = {MPS_FOLDER: NO_MPS, **os.environ, **environment}
         try:
             answer = run_limited(
                 [absolute(command[0]), *command[1:]],
@@ -112,7 +114,8 @@ class Remote:
         """See `Shell`; the node enforces the time limit. NodeFailed for an incomplete answer."""
         stated = [f"{name}={value}" for name, value in environment.items()]
         line = shlex.join(["timeout", "-k", "5", f"{timeout_s:g}", "env", *stated, *command])
-        answer = self._session.run(f"{line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
+        mps = f'{MPS_FOLDER}="${{{MPS_FOLDER}-{NO_MPS}}}"'
+        answer = self._session.run(f"{mps} {line} 2>&1 </dev/null; code=$?; echo; echo gpuprov-exit $code")
         text, _, status = answer.stdout.decode(errors="replace").rpartition("gpuprov-exit ")
         code = whole_number(status.strip())
         if code is None:

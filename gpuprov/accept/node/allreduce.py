@@ -7,7 +7,6 @@ from gpuprov.accept.node.between import MIB, Nccl
 from gpuprov.accept.node.cuda import Driver, Gpu
 from gpuprov.accept.node.main import FOLDERS
 from gpuprov.accept.node.nccl import Library
-from gpuprov.accept.node.workers import leave_mps_of_others
 from gpuprov.probe.node.base import Failed
 
 TYPE_CHECKING = False
@@ -30,7 +29,6 @@ def main(plan: "Values") -> None:
     try:
         count, folders = int(sys.argv[1]), list(FOLDERS)
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        leave_mps_of_others()
         if count:
             measure(count, folders)
         else:

@@ -23,8 +23,12 @@ HEARTBEAT = 2.0
 """Seconds between two empty lines to the controller."""
 PR_SET_PDEATHSIG = 1
 """Operation of prctl(2): the signal that a process gets when its parent ends."""
-MPS_FOLDER, MPS_VARIABLE = "/tmp/nvidia-mps", "CUDA_MPS_PIPE_DIRECTORY"  # noqa: S108 - whose it is
-"""Folder in which libcuda looks for an MPS server without the variable; any user can create it first."""
+MPS_FOLDER, NO_MPS = "CUDA_MPS_PIPE_DIRECTORY", "/proc/none"
+"""Variable for the folder in which libcuda looks for an MPS server, and one that does not exist.
+
+Without the variable it is a folder in /tmp, which any user can create first, and which a server of root can
+permit all users to write.
+"""
 
 
 class Worker:
@@ -113,7 +117,7 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        leave_mps_of_others()
+        os.environ.setdefault(MPS_FOLDER, NO_MPS)
         silent = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(silent, number)
@@ -128,16 +132,6 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
     except BaseException:  # noqa: BLE001
         os._exit(1)
     os._exit(0)
-
-
-def leave_mps_of_others() -> None:
-    """Have CUDA in this process use no MPS server of another user."""
-    try:
-        own = os.lstat(MPS_FOLDER).st_uid == os.geteuid()
-    except OSError:
-        own = False
-    if not own:
-        os.environ.setdefault(MPS_VARIABLE, "/proc/none")
 
 
 def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":

@@ -138,7 +138,7 @@ class Nvml:
         return {index: rows for index, rows in found.items() if rows is not None}
 
     def _processes_of(self, handle: "Any") -> "list[list[int]] | None":
-        """Return [pid, MiB] of the compute processes of one GPU; None if NVML fails, or if there are more than
+        """Return [pid, MiB] of the compute processes of one GPU; None if NVML fails, or for more than
         `PROCESSES_AT_MOST`.
 
         If the list is too short, NVML states the number of processes, which may grow until it is asked again.

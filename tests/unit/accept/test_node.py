@@ -119,18 +119,17 @@ def test_nccl_needs_no_room_for_its_log_in_a_folder_of_all_users(monkeypatch: py
             assert library.log() == line
 
 
-@pytest.mark.parametrize("whose", ["missing", "another user's", "own"])
-def test_no_worker_uses_an_mps_server_of_another_user(
-    whose: str, crew: Crew, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stated", [None, "/run/mps"])
+def test_a_worker_uses_only_an_mps_server_that_a_variable_names(
+    stated: str | None, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have the folder in /tmp where libcuda looks for a server: any user can create it first."""
-    monkeypatch.delenv(workers.MPS_VARIABLE, raising=False)
-    monkeypatch.setattr(workers, "MPS_FOLDER", str(tmp_path / ("none" if whose == "missing" else "")))
-    if whose == "another user's":
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    worker = crew.hire("one", lambda *_: os.environ.get(workers.MPS_VARIABLE))
+    """Have no folder in /tmp count, where libcuda looks for a server: any user can create or change it."""
+    monkeypatch.delenv(workers.MPS_FOLDER, raising=False)
+    if stated:
+        monkeypatch.setenv(workers.MPS_FOLDER, stated)
+    worker = crew.hire("one", lambda *_: os.environ.get(workers.MPS_FOLDER))
     [answer] = crew.ask([worker], "", None, 10)
-    assert answer["value"] == (None if whose == "own" else "/proc/none")
+    assert answer["value"] == (stated or "/proc/none")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from dataclasses import dataclass
@@ -25,7 +26,11 @@ class Shelled:
     def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run a command line in a shell on this machine."""
         return subprocess.run(
-            ["/bin/sh", "-c", command], input=stdin, capture_output=True, env={"PATH": self.path}, check=False
+            ["/bin/sh", "-c", command],
+            input=stdin,
+            capture_output=True,
+            env={**os.environ, "PATH": self.path},
+            check=False,
         )
 
 
@@ -55,6 +60,18 @@ def test_nccl_tests_on_a_node(node: Remote, tmp_path: Path) -> None:
     assert outcome.log.results.peak
     socket = measure(machine, "socket", name, command, 30, node)
     assert socket.log.transports["intra"] != outcome.log.transports["intra"]
+
+
+@pytest.mark.parametrize("stated", [None, "/run/mps"])
+def test_programs_use_only_an_mps_server_that_a_variable_names(
+    stated: str | None, node: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    if stated:
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", stated)
+    program = write_program(tmp_path / "all_reduce_perf", 'echo "$CUDA_MPS_PIPE_DIRECTORY"')
+    for shell in (Local(), node):
+        assert shell.run([str(program)], {"NCCL_DEBUG": "INFO"}, 5) == (f"{stated or '/proc/none'}\n", 0)
 
 
 def test_what_is_placed_is_removed(node: Remote, tmp_path: Path) -> None:
