@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gpuprov.accept.node.nccl import ENVIRONMENT
 from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.finding import Finding
 from gpuprov.nccl.bandwidth import gradient_seconds
@@ -20,6 +19,7 @@ from gpuprov.nccl.limits import Limit, nvlink_limit, pcie_limit
 from gpuprov.nccl.log import NcclLog, read_log
 from gpuprov.nccl.shells import NOT_FOUND, Local, Shell
 from gpuprov.nccl.verdict import ExpectedPaths, judge_log
+from gpuprov.probe.node.variables import ENVIRONMENT
 
 SCHEMA = "gpuprov.nccl_check/1"
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gpuprov.accept.node.workers import MPS_FOLDER, NO_MPS
 from gpuprov.errors import GpuprovError, NodeFailed
 from gpuprov.probe.collect import CommandRunner
 from gpuprov.probe.here import absolute, login_folder
+from gpuprov.probe.node.variables import MPS_FOLDER, NO_MPS
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
 from gpuprov.untrusted.parsing import whole_number
 from gpuprov.untrusted.programs import TooSlow, run_limited

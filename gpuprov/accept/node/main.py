@@ -177,6 +177,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     refused = refusal(result["before"], plan)
     if refused:
         return dict(result, refused=refused)
+    log = crew.hire("kernel log", watch.follow, free=True)
     sampler = crew.hire("samples", watch.sample, free=True)
     count = len(result["before"]["gpus"])
     together = crew.hire("all GPUs", AllGpus(count, plan)) if count > 1 else None
@@ -190,6 +191,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         result["dcgm"] = _unwrapped(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
         worker.end()
     result["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
+    result["after"]["xids"] = log.answer if log.alive and log.answer else {"error": "no kernel log is read"}
     _attribute(result["gpus"], sampler.lines)
     result["seconds"] = round(time.monotonic() - begun, 2)
     return result

@@ -7,6 +7,7 @@ from ctypes import byref, c_byte, c_char_p, c_int, c_size_t, c_void_p
 
 from gpuprov.accept.node.matrix import load_library
 from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.variables import ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 
 UINT8, FLOAT32, SUM = 1, 7, 0
 LOG_LIMIT = 512 * 1024
-# NVLS allocates multicast memory on the NVSwitches; a program that crashes can leave it unusable for others
-# until the GPUs are reset.
-ENVIRONMENT = {"NCCL_DEBUG": "INFO", "NCCL_NVLS_ENABLE": "0"}
 
 
 class UniqueId(ctypes.Structure):

@@ -3,15 +3,17 @@
 import json
 import os
 import re
+import select
 import time
 from ctypes import byref, c_uint, c_ulonglong
 
-from gpuprov.probe.node.base import Failed, link_name, names_in, read_or_none, redact
+from gpuprov.probe.node.base import link_name, names_in, read_or_none, redact
 from gpuprov.probe.node.gpu_sample import Nvml
-from gpuprov.probe.node.kernel_log import XID, read_log
+from gpuprov.probe.node.kernel_log import XID, kind_of, open_ring, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from gpuprov.probe.node.base import Values
@@ -87,7 +89,7 @@ class Watch(Nvml):
 def first_look() -> "Values":
     """Return the GPUs' state before the load, with the programs on them and the schedulers on this node.
 
-    Also the counters, and Xids in the kernel log. `programs` is without GPUs that have none, and has None for
+    Also the counters. `programs` is without GPUs that have none, and has None for
     one whose programs are not known.
 
     Raises:
@@ -101,18 +103,17 @@ def first_look() -> "Values":
         "counters": watch.counters(),
         "programs": {str(index): programs.get(index) for index in indices if programs.get(index) != []},
         "schedulers": schedulers(),
-        "xids": xids(),
     }
 
 
 def last_look() -> "Values":
-    """Return the GPUs' state after the load: readings, counters and Xids in the kernel log.
+    """Return the GPUs' state after the load: readings and counters.
 
     Raises:
         Failed: NVML cannot be used.
     """
     watch = Watch()
-    return {"gpus": watch.read(), "counters": watch.counters(), "xids": xids()}
+    return {"gpus": watch.read(), "counters": watch.counters()}
 
 
 def sample(pipe: int) -> None:
@@ -153,16 +154,35 @@ def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float)
     return result
 
 
-def xids() -> "Values":
-    """Return the `count` of Xid lines in the kernel log since boot and the last 20 `lines` as [time, text]
-    with secrets hidden, or `error`.
+def follow(pipe: int) -> None:
+    """Write a line of JSON, what `new_xids` yields from now on, until the pipe is closed.
+
+    Raises:
+        Failed, OSError: the kernel's log cannot be read.
     """
-    try:
-        kinds = read_log()[2]
-    except Failed as failed:
-        return {"error": str(failed)}
-    lines = [[seconds, redact(text)] for seconds, text in kinds.lines()[0] if XID.match(text)]
-    return {"count": kinds.total(XID), "lines": lines[-20:]}
+    for result in new_xids(open_ring(os.SEEK_END)):
+        os.write(pipe, (json.dumps(result) + "\n").encode())
+
+
+def new_xids(ring: int) -> "Iterator[Values]":
+    """Yield what is known of the Xids in records of the kernel's log, at first and after each change.
+
+    `lines` has time and text of the first Xid of each code and GPU, with secrets hidden; `error` is there if
+    records were overwritten before they were read.
+    """
+    result, seen = {"lines": []}, set()  # type: Values, set[str]
+    yield result
+    while select.select([ring], [], []):
+        for seconds, text in records(ring):
+            kind = "lost" if text is None else kind_of(text) if XID.match(text) else ""
+            if not kind or kind in seen:
+                continue
+            seen.add(kind)
+            if text is None:
+                result["error"] = "the kernel's log was overwritten before it was read"
+            else:
+                result["lines"].append({"at": seconds, "text": redact(text)})
+            yield result
 
 
 def schedulers() -> "list[str]":

@@ -11,6 +11,7 @@ import time
 import traceback
 
 from gpuprov.probe.node.base import Failed
+from gpuprov.probe.node.variables import MPS_FOLDER, NO_MPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +24,6 @@ HEARTBEAT = 2.0
 """Seconds between two empty lines to the controller."""
 PR_SET_PDEATHSIG = 1
 """Operation of prctl(2): the signal that a process gets when its parent ends."""
-MPS_FOLDER, NO_MPS = "CUDA_MPS_PIPE_DIRECTORY", "/proc/none"
-"""Variable for the folder in which libcuda looks for an MPS server, and one that does not exist.
-
-Without the variable it is a folder in /tmp, which any user can create first, and which a server of root can
-permit all users to write.
-"""
 
 
 class Worker:

@@ -25,7 +25,7 @@ QUERY = (
 REASONS = ("clocks_throttle_reasons", "clocks_event_reasons")
 """Older and newer name of the field of throttle reasons."""
 TOO_SHORT, PROCESSES_AT_MOST = 7, 4096
-"""NVML_ERROR_INSUFFICIENT_SIZE; maximum number of processes of one GPU that are asked for."""
+"""NVML_ERROR_INSUFFICIENT_SIZE; maximum number of processes of one GPU that are read."""
 
 
 class Utilization(ctypes.Structure):

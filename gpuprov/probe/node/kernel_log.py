@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, deque
+from itertools import islice
 
 from gpuprov.probe.node.base import CHILDREN, ENVIRONMENT, Failed, collector, find_program, redact, stop
 
@@ -153,7 +154,7 @@ class Kinds:
         Beyond `KINDS` kinds, or twice as many for an error with a code, further ones are put together as
         `others`.
         """
-        kind = _kind(text)
+        kind = kind_of(text)
         if kind not in self._kinds and len(self._kinds) >= KINDS * (2 if _CODE.match(kind) else 1):
             kind = "others"
         known = self._known.get(kind, Counter())
@@ -166,10 +167,6 @@ class Kinds:
         elif len(lines) < OF_A_KIND:
             lines.appendleft((seconds, text))
         self._totals[kind] += 1
-
-    def total(self, pattern: "re.Pattern[str]") -> int:
-        """Return the number of lines of the kinds whose name matches, also of those that were left out."""
-        return sum(total for kind, total in self._totals.items() if pattern.match(kind))
 
     def lines(self) -> "tuple[list[tuple[float, str]], int]":
         """Return at most `LINES_AT_MOST` lines, the oldest first, and the number of those left out.
@@ -184,7 +181,7 @@ class Kinds:
         return kept, sum(self._totals.values()) - len(kept)
 
 
-def _kind(text: str) -> str:
+def kind_of(text: str) -> str:
     """Return the kind of a message; its numbers, which differ from line to line, do not count. `program` for
     a message that is not about a device.
     """
@@ -252,33 +249,52 @@ def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
 
 
 def _ring() -> "Iterator[tuple[float, str]]":
-    """Yield time and text of the kernel's records in /dev/kmsg up to the newest; times since the epoch.
+    """Yield time and text of the kernel's records in /dev/kmsg up to the newest; raises as `open_ring`."""
+    handle = open_ring()
+    try:
+        for seconds, text in islice(records(handle), 200000):
+            if text is not None:
+                yield seconds, text
+    finally:
+        os.close(handle)
 
-    A record has priority, number, microseconds since boot, and the text.
+
+def open_ring(place: int = os.SEEK_SET) -> int:
+    """Return a descriptor of /dev/kmsg, at the oldest record, or after the newest one (os.SEEK_END).
 
     Raises:
         Failed: it is no device, as in some containers.
+        OSError: it cannot be opened.
     """
     handle = os.open(RING, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISCHR(os.fstat(handle).st_mode):
+        os.lseek(handle, 0, place)
+        return handle
+    os.close(handle)
+    raise Failed(RING + " is no device")
+
+
+def records(handle: int) -> "Iterator[tuple[float, str | None]]":
+    """Yield time and text of the kernel's records from /dev/kmsg up to the newest; times since the epoch, and
+    None in place of the text of records that were overwritten before they were read.
+
+    A record has priority, number, microseconds since boot, and the text.
+    """
     boot = time.time() - time.monotonic()
-    try:
-        if not stat.S_ISCHR(os.fstat(handle).st_mode):
-            raise Failed(RING + " is no device")
-        for _ in range(200000):
-            try:
-                record = os.read(handle, 8192).decode("utf-8", "replace")
-            except BrokenPipeError:  # the record was overwritten before it was read
-                continue
-            except BlockingIOError:
-                return
-            if not record:
-                return
-            head, _, text = record.partition(";")
-            fields = head.split(",")
-            if len(fields) > 2 and fields[0].isdecimal() and int(fields[0]) < 8 and fields[2].isdecimal():
-                yield round(boot + int(fields[2]) / 1e6, 6), _unescaped(text.partition("\n")[0])
-    finally:
-        os.close(handle)
+    while True:
+        try:
+            record = os.read(handle, 8192).decode("utf-8", "replace")
+        except BrokenPipeError:
+            yield 0.0, None
+            continue
+        except BlockingIOError:
+            return
+        if not record:
+            return
+        head, _, text = record.partition(";")
+        fields = head.split(",")
+        if len(fields) > 2 and fields[0].isdecimal() and int(fields[0]) < 8 and fields[2].isdecimal():
+            yield round(boot + int(fields[2]) / 1e6, 6), _unescaped(text.partition("\n")[0])
 
 
 def _unescaped(text: str) -> str:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from gpuprov.accept.health import OF_PROGRAMS
 from gpuprov.accept.judge import Acceptance, document, judge
 from gpuprov.accept.neighbours import SPREAD, middle_of_nodes
 from gpuprov.accept.rates import COLLECTIVES, OF_GPU, rates
+from gpuprov.doctor.concerns.errors import meanings
 from gpuprov.errors import Exit, Unreachable
 from gpuprov.finding import CHARACTERS, FINDINGS, Finding, limited
 from gpuprov.model.floors import NAMES
@@ -211,7 +213,7 @@ FAULTS: dict[str, Change] = {
     "ecc.rows": lambda measured: after(measured)["remapped_rows"].update(pending=1),
     "nvlink.replay": lambda measured: after(measured)["nvlinks"]["errors"].update(replay=3),
     "nvlink.up": lambda measured: measured["before"]["counters"][0]["nvlinks"].update(up=17),
-    "xid.new": lambda measured: measured["after"].update(xids={"count": 1, "lines": [[0, "NVRM: Xid 79"]]}),
+    "xid.new": lambda measured: measured["after"].update(xids={"lines": [{"text": "NVRM: Xid 79"}]}),
 }
 
 
@@ -239,9 +241,14 @@ def test_what_a_gpu_is_not_made_for_is_no_fault() -> None:
     assert "fp8.error" not in rules(one(result))
 
 
+def test_the_codes_of_programs_are_those_of_the_doctors_table() -> None:
+    causes = ("application", "program", "an earlier error")
+    assert {code for code, each in meanings().items() if each.whose.startswith(causes)} == OF_PROGRAMS
+
+
 def test_an_unread_kernel_log_is_reported_and_rejects_nobody() -> None:
     result = recorded("quick")
-    result["after"]["xids"] = {"error": "no kernel log can be read"}
+    result["after"]["xids"] = {"error": "it was overwritten", "lines": []}
     assert one(result).verdict == "accepted"
     assert [found.rule for found in one(result).findings if found.level == "warn"] == ["xid.unread"]
 

@@ -21,11 +21,12 @@ from unittest.mock import Mock
 import pytest
 
 from gpuprov.accept.judge import judge
-from gpuprov.accept.node import kernels, main, memory, nccl, watch, workers
+from gpuprov.accept.node import kernels, main, memory, nccl, watch
 from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
 from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
 from gpuprov.accept.node.workers import Crew, end_all
 from gpuprov.accept.program import KINDS, LEVELS, PLANS, program
+from gpuprov.probe.node import variables
 from gpuprov.probe.node.base import Failed
 from tests import ROOT
 from tests.unit.accept.recorded import recorded
@@ -109,7 +110,7 @@ def test_nccl_needs_no_room_for_its_log_in_a_folder_of_all_users(monkeypatch: py
     """Have a /tmp that a user has filled: a log that ended before its paths was accepted."""
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "r+b"))
     monkeypatch.setattr(nccl, "load_library", lambda *_: (Mock(), "libnccl.so.2"))
-    for name in (*nccl.ENVIRONMENT, "NCCL_DEBUG_FILE"):
+    for name in (*variables.ENVIRONMENT, "NCCL_DEBUG_FILE"):
         monkeypatch.setenv(name, "")
     library = nccl.Library([])
     with library._log, Path(os.environ["NCCL_DEBUG_FILE"]).open("w") as log:
@@ -124,10 +125,10 @@ def test_a_worker_uses_only_an_mps_server_that_a_variable_names(
     stated: str | None, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have no folder in /tmp count, where libcuda looks for a server: any user can create or change it."""
-    monkeypatch.delenv(workers.MPS_FOLDER, raising=False)
+    monkeypatch.delenv(variables.MPS_FOLDER, raising=False)
     if stated:
-        monkeypatch.setenv(workers.MPS_FOLDER, stated)
-    worker = crew.hire("one", lambda *_: os.environ.get(workers.MPS_FOLDER))
+        monkeypatch.setenv(variables.MPS_FOLDER, stated)
+    worker = crew.hire("one", lambda *_: os.environ.get(variables.MPS_FOLDER))
     [answer] = crew.ask([worker], "", None, 10)
     assert answer["value"] == (stated or "/proc/none")
 
@@ -191,7 +192,16 @@ class AllPretended(Pretended):
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
+def ring() -> Iterator[tuple[int, int]]:
+    """Provide a pipe for the records of the kernel's log, one in each write."""
+    ends = os.pipe2(os.O_NONBLOCK | os.O_DIRECT)
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@pytest.fixture
+def pretended(ring: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     """Replace the GPUs and the readings of NVML by recorded ones; return GPU → its fault, to be filled by the
     test.
     """
@@ -201,6 +211,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     monkeypatch.setattr(watch, "first_look", lambda: quick["before"])
     monkeypatch.setattr(watch, "last_look", lambda: quick["after"])
     monkeypatch.setattr(watch, "sample", lambda pipe: None)
+    monkeypatch.setattr(watch, "open_ring", lambda _: ring[0])
     monkeypatch.setattr(main, "START_S", 2.0)
     monkeypatch.setattr(main, "SPARE_S", 0.5)
     faults: dict[int, str] = {}
@@ -218,6 +229,56 @@ def test_a_run_asks_for_everything(crew: Crew, pretended: dict[int, str]) -> Non
     assert [set(row["matrix"]) for row in result["gpus"]] == [{"bf16", "fp8"}] * 2
     assert len(result["between"]["pairs"]) == 2
     assert json.dumps(result)
+
+
+XID = "NVRM: Xid (PCI:0000:c1:00): {}, pid=4711, name=eve, {}"
+"""Message of the driver: code, text."""
+
+
+class Faulty(Pretended):
+    """Fake GPU about which the driver has messages when its memory is tested."""
+
+    said: tuple[bytes, ...] = ()
+    ring = -1
+
+    def __call__(self, name: str, arguments: Any) -> Any:
+        if name == "pattern":
+            for text in self.said:
+                os.write(self.ring, b"3,1,5000000,-;" + text + b"\n")
+        return super().__call__(name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("codes", "verdict"), [([], "accepted"), ([31, 13, 43, 45], "accepted"), ([31, 79, 45], "rejected")]
+)
+def test_errors_that_the_driver_reports_under_load_are_faults_unless_a_program_causes_them(
+    codes: list[int],
+    verdict: str,
+    crew: Crew,
+    pretended: dict[int, str],
+    ring: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Have a user who causes millions of messages and Xids, on GPUs that fail or do not."""
+    flood = [f"python[{pid}]: segfault at 0 ip 55d2".encode() for pid in range(200)]
+    said = [*flood, *(XID.format(code, "text").encode() for code in codes), *flood]
+    monkeypatch.setattr(main, "OneGpu", Faulty)
+    monkeypatch.setattr(Faulty, "said", tuple(said))
+    monkeypatch.setattr(Faulty, "ring", ring[1])
+    os.set_blocking(ring[1], True)
+    [judged] = judge({"gpu01": main.measure(crew, {**PLAN, "kinds": KINDS})})
+    faults = [found.text for found in judged.faults]
+    assert (judged.verdict, [text for text in faults if ": 79," not in text]) == (verdict, [])
+    assert "xid.unread" not in {found.rule for found in judged.findings}
+
+
+def test_without_a_kernel_log_it_is_not_known_whether_there_were_errors(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "open_ring", lambda _: os.open("/none", os.O_RDONLY))
+    result = main.measure(crew, PLAN)
+    assert result["after"]["xids"] == {"error": "no kernel log is read"}
+    assert "xid.unread" in {found.rule for found in judge({"gpu01": result})[0].findings}
 
 
 class Asked(Pretended):

@@ -1,9 +1,11 @@
 """A node before a load test: schedulers, which are programs of root and not those to which users give their
-names, and programs on GPUs.
+names, and programs on GPUs. Errors in the kernel's log meanwhile.
 """
 
 from __future__ import annotations
 
+import json
+import select
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -59,3 +61,28 @@ def test_programs_that_nvml_does_not_list_are_not_none(monkeypatch: pytest.Monke
     nvml.processes.return_value = {0: [], 1: [[4711, 900]]}
     monkeypatch.setattr(watch, "Watch", lambda: nvml)
     assert watch.first_look()["programs"] == {"1": [[4711, 900]], "2": None}
+
+
+def test_an_error_is_that_of_a_driver_and_no_other_one_pushes_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [f"NVRM: Xid (PCI:0000:c1:00): {code}, pid=1, text" for code in (79, 31)]
+    said = [faults[0], "process '/tmp/Xid' launched '/tmp/NVRM: Xid (' with NULL argv", *faults]
+    said += [f"NVRM: Xid (PCI:0000:c1:00): 31, pid={pid}, text" for pid in range(9)]
+    said += ["NVRM: Xid (PCI:[4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]"]
+    rounds = iter([True, False])
+    monkeypatch.setattr(select, "select", lambda *_: next(rounds))
+    monkeypatch.setattr(watch, "records", lambda _: [(7.5, text) for text in said])
+    *_, result = watch.new_xids(3)
+    assert result == {"lines": [{"at": 7.5, "text": text} for text in faults]}
+
+
+def test_lost_messages_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = iter([True, True, False])
+    fault = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, text"
+    monkeypatch.setattr(select, "select", lambda *_: next(rounds))
+    monkeypatch.setattr(watch, "records", lambda _: [(0.0, None), (7.5, fault)])
+    first, *others = (json.loads(json.dumps(each)) for each in watch.new_xids(3))
+    lost = {"error": "the kernel's log was overwritten before it was read"}
+    assert (first, others) == (
+        {"lines": []},
+        [{"lines": [], **lost}, {"lines": [{"at": 7.5, "text": fault}], **lost}],
+    )

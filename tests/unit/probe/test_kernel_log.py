@@ -17,7 +17,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from gpuprov.accept.node import watch
 from gpuprov.probe.node import kernel_log as module
 from gpuprov.probe.node.base import Failed
 from gpuprov.probe.node.kernel_log import KINDS, LINES_AT_MOST, OF_A_KIND, kernel_log
@@ -34,7 +33,7 @@ class Log:
         """Put both in place of this machine's."""
         self.journal: list[str] = []
         self.ring: list[bytes] = []
-        self.kind = stat.S_IFCHR
+        self.kind, self.place = stat.S_IFCHR, os.SEEK_CUR
         self.arguments: tuple[str, ...] = ()
         self.characters: int | None = None
         monkeypatch.setattr(module, "find_program", lambda name: f"/usr/bin/{name}")
@@ -46,6 +45,7 @@ class Log:
         system = SimpleNamespace(
             open=lambda *_: 99,
             close=lambda _: None,
+            lseek=lambda _handle, _offset, place: setattr(self, "place", place),
             read=self._read,
             fstat=lambda _: SimpleNamespace(st_mode=self.kind),
             O_RDONLY=os.O_RDONLY,
@@ -151,7 +151,6 @@ def test_names_of_users_push_out_no_error(machine: Log, line: str) -> None:
     lines = [line.format(name, number) for number, name in enumerate(names)]
     machine.says([*lines, LOST, *lines])
     assert LOST in texts()
-    assert watch.xids()["count"] == 1
 
 
 def test_all_kinds_together_are_bounded(machine: Log) -> None:
@@ -206,12 +205,7 @@ def test_a_pipe_is_no_log(machine: Log) -> None:
         kernel_log({})
 
 
-def test_errors_under_load_are_those_of_the_driver(machine: Log) -> None:
-    machine.says([LOST, "process '/tmp/Xid' launched '/tmp/NVRM: Xid (' with NULL argv", CRASH.format("Xid")])
-    machine.says(["NVRM: Xid (PCI:[4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]"] * 20)
-    found = watch.xids()
-    assert (found["count"], [text for _, text in found["lines"]]) == (1, [LOST])
-    machine.says(FAULT.format(1, 31, pid) for pid in range(OF_A_KIND + 50))
-    found = watch.xids()
-    assert found["count"] == OF_A_KIND + 51
-    assert len(found["lines"]) == 20
+def test_the_ring_is_opened_at_its_end_for_messages_from_now_on(machine: Log) -> None:
+    for place in (os.SEEK_END, os.SEEK_SET):
+        module.open_ring(place)
+        assert machine.place == place
