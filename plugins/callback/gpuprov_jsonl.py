@@ -9,7 +9,7 @@
     {"event": "stats", "hosts": {"gpu01": {"ok": 12, "changed": 1, "failed": 0, "skipped": 3, …}}}
 
 `status` is ok, changed, failed, rescued (failed, with a `rescue`), skipped or unreachable. `msg` and `diff`
-have at most `LONGEST` characters.
+have at most `LONGEST` bytes, and all of a host about `ALL`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ import difflib
 import json
 import re
 import time
+from bisect import bisect_right
+from collections import defaultdict
 from typing import Any, TextIO
 
 from ansible.plugins.callback import CallbackBase
@@ -45,7 +47,10 @@ from ansible.plugins.loader import filter_loader, test_loader
 LAST_LINES = 20
 """Maximum number of lines of a failed program's output in a message."""
 LONGEST = 1 << 18
-"""Maximum length of a message and of a diff in characters."""
+"""Maximum size of a message and of a diff in bytes of JSON, in which a character has up to 12."""
+ALL, LAST = 1 << 20, 1000
+"""Maximum size of all messages and diffs of a host, and of each further one: all hosts share the file, and a
+worker's connection."""
 COMPARED_LINES = 4000
 """Maximum number of lines of both sides of a diff: its time grows with their product, and all nodes wait."""
 WORD = re.compile(r"[^\s\"'<>]+")
@@ -72,6 +77,7 @@ class CallbackModule(CallbackBase):
         self._file: TextIO | None = None
         self._play = ""
         self._started: dict[tuple[str, str], float] = {}
+        self._left: dict[str, int] = defaultdict(lambda: ALL)
 
     def set_options(self, task_keys: Any = None, var_options: Any = None, direct: Any = None) -> None:
         """Open the file of the option `path`, to append to it; without a path disable this callback."""
@@ -153,16 +159,34 @@ class CallbackModule(CallbackBase):
         }
         if not (task.no_log or data.get("_ansible_no_log")):
             # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
-            event["msg"] = _message(data, failed=status in ("failed", "rescued"))[:LONGEST]
+            event["msg"] = self._limited(host, _message(data, failed=status in ("failed", "rescued")))
             if difference := _difference(data)[: 2 * LONGEST]:
-                event["diff"] = _without_secrets(difference)[:LONGEST]
+                event["diff"] = self._limited(host, _without_secrets(difference))
         self._write(event)
+
+    def _limited(self, host: str, text: str) -> str:
+        """Return the beginning of a host's text that its limits permit, and count it."""
+        text, size = _beginning(text, max(LAST, min(LONGEST, self._left[host])))
+        self._left[host] -= size
+        return text
 
     def _write(self, event: dict[str, Any]) -> None:
         """Write an event as a line of JSON and flush it; values that JSON does not have become text."""
         if self._file:
             self._file.write(json.dumps(event, default=str) + "\n")
             self._file.flush()
+
+
+def _beginning(text: str, most: int) -> tuple[str, int]:
+    """Return the beginning of a text that has at most `most` bytes as JSON, and its size."""
+
+    def size(end: int) -> int:
+        return len(json.dumps(text[:end])) - 2
+
+    end = min(len(text), most)
+    if size(end) > most:
+        end = bisect_right(range(end), most, key=size) - 1
+    return text[:end], size(end)
 
 
 def _names(task: Any) -> dict[str, str]:

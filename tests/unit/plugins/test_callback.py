@@ -87,10 +87,23 @@ def test_a_failed_program_is_quoted_where_its_result_does_not_say_that_it_failed
     assert events()[0]["msg"] == "E: no room"
 
 
-def test_a_long_text_of_a_node_is_cut(callback: Any, events: Any) -> None:
-    long = "x" * (1 << 20)
+@pytest.mark.parametrize(("character", "size"), [("x", 1), ("\N{GRINNING FACE}", 12), ("\ud800", 6)])
+def test_a_long_text_of_a_node_is_cut(callback: Any, events: Any, character: str, size: int) -> None:
+    """Cut by the size of a line, which depends on the characters."""
+    long = character * (1 << 20)
     callback.v2_runner_on_ok(result({"msg": long, "diff": {"before": "", "after": long}}))
-    assert (len(events()[0]["msg"]), len(events()[0]["diff"])) == (1 << 18, 1 << 18)
+    assert len(events()[0]["msg"]) == (1 << 18) // size
+    assert (1 << 18) - size < len(json.dumps(events()[0]["diff"])) - 2 <= 1 << 18
+
+
+def test_all_texts_of_a_node_have_a_limit_and_a_later_failure_is_still_named(
+    callback: Any, events: Any, tmp_path: Path
+) -> None:
+    for _ in range(200):
+        callback.v2_runner_on_ok(result({"msg": "\N{GRINNING FACE}" * (1 << 18)}))
+    callback.v2_runner_on_failed(result({"failed": True, "msg": "E: no room"}))
+    assert (tmp_path / "events.jsonl").stat().st_size < 1.5 * (1 << 20)
+    assert events()[-1]["msg"] == "E: no room"
 
 
 def test_a_failed_loop_says_what_its_first_failed_item_says(callback: Any, events: Any) -> None:
