@@ -7,6 +7,7 @@ and changes nothing more there. A worker that died is replaced once its lease wa
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -150,12 +151,14 @@ def _folder(name: str) -> Iterator[Path]:
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield relative path and text of each file that the run keeps, Ansible's input and output.
 
-    Files with more than `FILE_CHARACTERS` bytes are left out.
+    Files with more than `FILE_CHARACTERS` bytes, also as JSON, are left out.
     """
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if path.is_file() and is_kept(str(inside)) and path.stat().st_size <= FILE_CHARACTERS:
-            yield str(inside), path.read_text(errors="replace")
+            text = path.read_text(errors="replace")
+            if len(json.dumps(text)) <= FILE_CHARACTERS:
+                yield str(inside), text
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import itertools
 import pickle
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -78,7 +77,7 @@ class DaskCrew:
     def __init__(self, client: Client, narrate: Callable[[str], None]) -> None:
         self._client, self._narrate = client, narrate
         self.roster = Roster(client)
-        self._topic = f"gpuprov-{uuid.uuid4().hex}"
+        self._topic = client.id  # Dask removes the events of this topic an hour after the client has left
         self._jobs: dict[int, _Job] = {}
 
     @contextmanager
@@ -199,9 +198,11 @@ class DaskCrew:
         future.add_done_callback(job.inbox.put)
 
     def _receive(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Pass a worker's event to its job, in Dask's thread; drop it if the job has ended."""
+        """Pass a worker's event to its job, in Dask's thread; drop it if the job has ended, or if it is one
+        of Dask's own about the client.
+        """
         message = event[1]
-        if job := self._jobs.get(message["number"]):
+        if job := self._jobs.get(message.get("number")):
             job.inbox.put(message)
 
     def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:

@@ -27,7 +27,7 @@ from gpuprov.untrusted import on_one_line
 
 PING_S = 2.0
 GONE_S = 20.0
-"""Seconds without a message after which a service is lost."""
+"""Seconds without a byte after which a service is lost."""
 QUIET_S = 4 * 3600.0
 """Seconds without a message about an order, except answers to pings, after which its service is lost: a
 playbook ends after 3.5 h without an event."""
@@ -36,9 +36,12 @@ ORDER_S = 48 * 3600.0
 LOOK_S = 1.0
 STOP_S = 75.0
 """Seconds for work that changes nodes to end after an interruption; the service itself waits for 60 s."""
-ORDER_BYTES = 64 << 20
-NODE_BYTES = 4 << 20
-"""Maximum size of all messages of a service about an order: a fixed part, and a part for each node."""
+NODE_BYTES = 64 << 20
+"""Maximum size of all messages of a service about an order, for each node and once more.
+
+No node uses the part of another one: its answer has at most `wire.MESSAGE_BYTES`, and the events and files of
+an attempt have less than half of that (`gpuprov_jsonl.ALL`, `FILE_CHARACTERS`).
+"""
 UNREAD_BYTES = 128 << 20
 """Maximum memory of a service's messages that no thread has processed; more are not read until one has.
 
@@ -90,7 +93,6 @@ class Link:
         self.site, self.where, self.stream = site, where, stream
         self.lost = ""
         self.orders: dict[int, _Order] = {}
-        self._heard = time.monotonic()
 
     @property
     def name(self) -> str:
@@ -114,9 +116,7 @@ class Link:
         try:
             while True:
                 await self._room()
-                message = await self.stream.read()
-                self._heard = time.monotonic()
-                self._take(message)
+                self._take(await self.stream.read())
         except (Closed, NodeFailed) as error:
             self.lost = self.lost or str(error)
         finally:
@@ -129,7 +129,7 @@ class Link:
         """Wait until enough messages are processed; a service whose messages wait is not silent."""
         while sum(order.received - order.processed for order in list(self.orders.values())) > UNREAD_BYTES:
             await asyncio.sleep(PAUSE_S)
-            self._heard = time.monotonic()
+            self.stream.heard = time.monotonic()
 
     def _take(self, message: Message) -> None:
         """Put a message into the inbox of its order; drop it if there is no such order.
@@ -153,9 +153,9 @@ class Link:
             order.inbox.put((order, message, memory))
 
     async def _beat(self) -> None:
-        """Send pings without end; close the connection after `GONE_S` seconds without a message."""
+        """Send pings without end; close the connection after `GONE_S` seconds without a byte."""
         while True:
-            if time.monotonic() - self._heard > GONE_S:
+            if time.monotonic() - self.stream.heard > GONE_S:
                 self.lost = "no longer answers"
                 self.stream.abort()
             with suppress(Closed):
@@ -258,7 +258,7 @@ class SiteCrew:
             self._changes += span
         else:
             first, self._looks = self._looks, self._looks + span
-        room = ORDER_BYTES + NODE_BYTES * len(names)
+        room = NODE_BYTES * (1 + len(names))
         known = dict.fromkeys(names).keys()
         return _Order(next(self._orders), link, known, range(first, first + span), inbox, set(names), room)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ class Stream:
         self._reader, self._writer = reader, writer
         self._loop = asyncio.get_running_loop()
         self._turn = asyncio.Lock()
+        self.heard = time.monotonic()
+        """Time of the last bytes read."""
         self.size = 0
         """Size in bytes of the last frame read."""
         self.memory = 0
@@ -70,13 +73,28 @@ class Stream:
             Closed: no frame comes, or it is larger than `most` bytes.
         """
         try:
-            size = int.from_bytes(await self._reader.readexactly(4), "big")
+            size = int.from_bytes(await self._exactly(4), "big")
             if size > most:
                 raise Closed(f"sent a message of {size} bytes; expected at most {most}")
             self.size = size
-            return await self._reader.readexactly(size)
-        except (OSError, asyncio.IncompleteReadError):
+            return await self._exactly(size)
+        except OSError:
             raise Closed("closed the connection") from None
+
+    async def _exactly(self, size: int) -> bytes:
+        """Return the next bytes, and note the time of each piece: a large frame on a slow link takes minutes.
+
+        Raises:
+            Closed: the connection ends before.
+        """
+        found = bytearray()
+        while len(found) < size:
+            piece = await self._reader.read(size - len(found))
+            if not piece:
+                raise Closed("closed the connection")
+            self.heard = time.monotonic()
+            found += piece
+        return bytes(found)
 
     async def write(self, *messages: Message, then: bytes | None = None) -> None:
         """Write messages, and a frame of bytes after them.

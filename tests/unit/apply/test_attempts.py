@@ -102,6 +102,22 @@ def test_an_attempt_leases_its_nodes_and_returns_the_leases(nodes: PaperNodes, r
     assert not (run.folder / "attempt-7/facts").exists()
 
 
+def test_a_file_that_is_large_as_json_stays_at_the_worker(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave out a log full of bytes that become six characters each."""
+    monkeypatch.setattr(attempts, "FILE_CHARACTERS", 1000)
+
+    def work(own: RunContext, each: Mapping[str, int]) -> dict[str, Any]:
+        """Write a log with the warnings of a node, and another file."""
+        (own.folder / "site-ansible.log").write_bytes(b"\xff" * 900)
+        (own.folder / "site-events.jsonl").write_bytes(b"x" * 900)
+        return dict(each)
+
+    change(work, by_workers(run, 7), {"n1": 1}, answer=Any)
+    assert [path.name for path in (run.folder / "attempt-7").iterdir()] == ["site-events.jsonl"]
+
+
 def test_a_node_leased_by_an_attempt_belongs_to_the_run(nodes: PaperNodes, run: RunContext) -> None:
     nodes.give("n2", f"{RUN}/7.aa", "x@w1")
     assert run.leases

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -26,6 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
+from gpuprov.apply.worker_messages import FILE_CHARACTERS
 from gpuprov.cli import workers as cli_workers
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import gather, survey
@@ -39,7 +40,8 @@ from gpuprov.ssh.workers.identity import coordinator_context, site_context
 from gpuprov.ssh.workers.service import serve
 from gpuprov.untrusted.parsing import VALUES
 from gpuprov.verify.runner import run_verification
-from tests import RECORDED_LOCK
+from tests import RECORDED_LOCK, ROOT
+from tests.unit.roles.scripts import load
 
 Say = Callable[[dict[str, Any]], bytes]
 
@@ -460,8 +462,7 @@ def test_a_lost_service_ends_no_work_at_another_site(folder: Path, changes: bool
 
 
 def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sites, "ORDER_BYTES", 1 << 20)
-    monkeypatch.setattr(sites, "NODE_BYTES", 0)
+    monkeypatch.setattr(sites, "NODE_BYTES", 1 << 19)
 
     def answer(message: dict[str, Any]) -> bytes:
         return frame({"say": "event", "id": message["id"], "number": 1, "event": 1}) * 10_000
@@ -471,6 +472,34 @@ def test_many_messages_end_that_service(folder: Path, monkeypatch: pytest.Monkey
         pytest.raises(CrewLost, match="sent more than the limit of an order"),
     ):
         ask(address, folder, {"n1": "east"}, hear=lambda *event: None)
+
+
+def test_nodes_that_send_as_much_as_they_may_leave_room_for_the_others() -> None:
+    """Give each node's answer, events and files a part of their own in what a service may send."""
+    callback = load(ROOT / "plugins/callback/gpuprov_jsonl.py", "gpuprov_jsonl")
+    files, tasks = 3 * FILE_CHARACTERS, 2000 * (2 * callback.LAST + sites.COST)
+    node = wire.MESSAGE_BYTES + callback.ALL + callback.LONGEST + files + tasks
+    crew = sites.SiteCrew([], {}, print)
+    assert crew._order(cast("Any", None), ("n1", "n2", "n3"), SimpleQueue(), changes=True).room > 3 * node
+
+
+def test_a_large_message_over_a_slow_link_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "GONE_S", 0.4)
+    monkeypatch.setattr(sites, "PING_S", 0.05)
+    ours, theirs = socket.socketpair()
+    message = frame({"say": "event", "id": 1, "event": "x" * 1000})
+
+    async def open_link() -> Any:
+        return sites.Link(wire.Stream(*await asyncio.open_connection(sock=ours)), "east", "here")
+
+    with theirs, wire.loop() as loop:
+        link = wire.call(loop, open_link()).result()
+        order = link.orders[1] = sites._Order(1, link, {}.keys(), range(1, 9), SimpleQueue(), set(), 1 << 20)
+        with sites.running(loop, [link]):
+            for at in range(0, len(message), 100):
+                theirs.sendall(message[at : at + 100])
+                time.sleep(0.1)
+            assert order.inbox.get(timeout=5)[1] == {"say": "event", "id": 1, "event": "x" * 1000}
 
 
 @pytest.mark.parametrize(("limit", "sent"), [("QUIET_S", 0), ("ORDER_S", 1000)])
@@ -537,7 +566,7 @@ def test_unread_messages_wait_at_the_service(monkeypatch: pytest.MonkeyPatch) ->
 
     with theirs, wire.loop() as loop:
         link = wire.call(loop, open_link()).result()
-        room = sites.ORDER_BYTES
+        room = sites.NODE_BYTES
         order = sites._Order(1, link, ("n1",), range(1, 9), SimpleQueue(), {"n1"}, room)
         link.orders[1] = order
         threading.Thread(target=theirs.sendall, args=(event * count,), daemon=True).start()

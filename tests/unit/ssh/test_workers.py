@@ -170,6 +170,28 @@ def test_events_are_heard_before_the_result_is(client: Client, monkeypatch: pyte
     assert time.monotonic() - begun < crews.LAST_WORDS_S, "it waits for no event that was not sent"
 
 
+def test_a_service_does_not_keep_the_events_of_a_client_that_has_left(cluster: Any) -> None:
+    def work(names: Mapping[str, Any]) -> dict[str, Any]:
+        """Report an event."""
+        at = current_attempt()
+        assert at
+        at.tell({"msg": "kept"})
+        return dict.fromkeys(names)
+
+    def kept() -> bool:
+        """Return whether the scheduler has the event."""
+        return "'kept'" in str(cluster.scheduler.get_events())
+
+    with dask.config.set({"distributed.scheduler.events-cleanup-delay": "1 ms"}):
+        with Client(cluster, set_as_default=False) as own:
+            spread(own, work, "n1")
+            assert kept()
+        until = time.monotonic() + 5
+        while kept() and time.monotonic() < until:
+            time.sleep(0.05)
+    assert not kept()
+
+
 def test_what_a_worker_cannot_do_has_its_name(client: Client) -> None:
     def no_key(names: Mapping[str, Any]) -> dict[str, Any]:
         answer = with_place(InvalidInput("the key /k does not exist", do="make one"))
