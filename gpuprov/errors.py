@@ -9,6 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import ClassVar
+
+TEXT = 4000
+"""Maximum length of each part of a failure whose text a node can choose, in characters."""
 
 
 class Exit(IntEnum):
@@ -47,10 +51,12 @@ class GpuprovError(Exception):
     """
 
     exit_code = Exit.FAILED
+    longest: ClassVar[int | None] = None
+    """Maximum length of each part in characters, None for any; the rest is cut off."""
 
     def __init__(self, seen: str, *, expected: str = "", do: str = "") -> None:
-        self.seen, self.expected, self.do = seen, expected, do
-        super().__init__(seen)
+        self.seen, self.expected, self.do = (part[: self.longest] for part in (seen, expected, do))
+        super().__init__(self.seen)
 
     def __str__(self) -> str:
         """Return the parts that are not empty, as `SEEN; expected EXPECTED; DO`."""
@@ -64,6 +70,8 @@ class GpuprovError(Exception):
 
 class NodeFailed(GpuprovError):
     """Failure of an operation on a node that answered."""
+
+    longest = TEXT
 
 
 class InvalidInput(GpuprovError):
@@ -93,6 +101,7 @@ class Unreachable(GpuprovError):
     """Failed connection to a node: no route, wrong key, changed host key, time-out."""
 
     exit_code = Exit.UNREACHABLE
+    longest = TEXT
 
 
 class Silent(Unreachable):

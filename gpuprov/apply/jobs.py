@@ -9,6 +9,7 @@ import yaml
 
 from gpuprov.errors import Refused
 from gpuprov.files.resources import share
+from gpuprov.finding import shortened
 from gpuprov.probe.collect import collect
 from gpuprov.probe.facts import Facts
 from gpuprov.probe.payload import ANSWER_LIMIT, Parameters
@@ -47,5 +48,6 @@ def refuse_running_jobs(way: Target, password: str | None) -> None:
         facts = collect(session, Parameters(collectors=("gpu_use",)), password=password)
     if users := gpu_users(facts):
         raise Refused(
-            f"the GPUs are in use by {', '.join(users)}", do="wait until they are done, then apply again"
+            f"the GPUs are in use by {shortened(', '.join(users))}",
+            do="wait until they are done, then apply again",
         )

@@ -13,6 +13,8 @@ from gpuprov.probe.parse.gpu import Gpu
 _NAMED = re.compile(r"\bGPU ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}|\d{1,3}(?!:[0-9a-f]{2}:))\b")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")
 """Characters of a serial number or a UUID; other texts identify nothing."""
+GPUS = 64
+"""Maximum number of a machine's GPUs: a node chooses how many nvidia-smi lists."""
 
 
 def machine_serial(seen: Examination) -> str:
@@ -24,9 +26,9 @@ def machine_serial(seen: Examination) -> str:
 
 
 def gpus_of(seen: Examination) -> tuple[Gpu, ...]:
-    """Return the GPUs that nvidia-smi lists; () if it does not answer."""
+    """Return the first `GPUS` GPUs that nvidia-smi lists; () if it does not answer."""
     try:
-        return seen.smi.gpus
+        return seen.smi.gpus[:GPUS]
     except GpuprovError:
         return ()
 

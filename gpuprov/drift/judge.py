@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gpuprov.drift.observations import OBSERVERS
 from gpuprov.drift.observations.registry import NAMERS
 from gpuprov.errors import Exit, GpuprovError, Unreachable, worst
+from gpuprov.finding import shortened
 from gpuprov.probe.facts import Facts, Missing
 from gpuprov.probe.parse.state import Holding
 from gpuprov.roles import Expectation, Severity
@@ -94,7 +95,7 @@ def judge_answer(name: str, answer: Facts | GpuprovError, expected: Iterable[Exp
 def without_facts(name: str, error: GpuprovError) -> NodeDrift:
     """Return the result of a node without facts: `unreachable` or `error`, with the reason."""
     status: Status = "unreachable" if isinstance(error, Unreachable) else "error"
-    return NodeDrift(name, status, reason=str(error))
+    return NodeDrift(name, status, reason=shortened(str(error)))
 
 
 def exit_code(nodes: Iterable[NodeDrift]) -> Exit:

@@ -90,7 +90,7 @@ from gpuprov.probe.parse.state import (
 from gpuprov.probe.parse.system import Kernels, Os, parse_kernels, parse_os_release
 from gpuprov.probe.parse.units import Unit, parse_properties, parse_units
 from gpuprov.probe.parse.verdict import NodeVerdict, parse_verdict
-from gpuprov.untrusted import architecture, host_name, kernel_release
+from gpuprov.untrusted import architecture, host_name, kernel_release, shown
 from gpuprov.untrusted.numbers import finite
 
 SCHEMA = "gpuprov.facts/1"
@@ -109,8 +109,8 @@ class Missing(NodeFailed):
     """A value that a node did not report: `collector` failed for `reason`."""
 
     def __init__(self, collector: str, reason: str) -> None:
-        self.collector, self.reason = collector, reason
-        super().__init__(f"{collector}: {reason}")
+        self.collector, self.reason = collector, shortened(reason)
+        super().__init__(f"{collector}: {self.reason}")
 
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ class Facts:
             NodeFailed: it is not a document of this schema.
         """
         if answer.get("schema") != SCHEMA or not isinstance(answer.get("collectors"), Mapping):
-            raise NodeFailed(f"facts of schema {answer.get('schema')!r}", expected=SCHEMA)
+            raise NodeFailed(f"facts of schema {shown(answer.get('schema'))}", expected=SCHEMA)
         seconds = answer.get("seconds") or 0
         if not isinstance(seconds, (int, float)) or not 0 <= seconds < A_YEAR_S:
             raise NodeFailed("facts whose collection took no number of seconds", expected=SCHEMA)
@@ -220,7 +220,7 @@ class Facts:
         if value is None:
             raise Missing(collector, "not collected")
         if _failed(value):
-            raise Missing(collector, shortened(str(value["error"])))  # it can be kept for each of many nodes
+            raise Missing(collector, str(value["error"]))
         return value
 
     @part

@@ -12,15 +12,13 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Silent, Unreachable
+from gpuprov.errors import TEXT, GpuprovError, InvalidInput, NodeFailed, Refused, Silent, Unreachable
 from gpuprov.untrusted import printable, shown
 from gpuprov.untrusted.parsing import DEPTH, count_values, require_printable
 
 ERRORS: Mapping[str, type[GpuprovError]] = {
     kind.__name__: kind for kind in (GpuprovError, NodeFailed, InvalidInput, Unreachable, Silent, Refused)
 }
-TEXT = 4000
-"""Maximum length of each part of an error, in characters."""
 OWN_DEPTH = 16
 """Depth that results themselves have, in which documents of nodes are."""
 

@@ -11,10 +11,11 @@ KEY_S = 6 * 3600
 """Seconds for which the agent of a job has the key: a job of GitHub takes at most 6 h."""
 SAID, JUNIT, ISSUE = "gpuprov.txt", "gpuprov.xml", "gpuprov.md"
 FENCED = (
-    f"{{ echo '```text'; head -c 60000 {SAID} | iconv -c -f UTF-8 -t UTF-8 | tr '`' \"'\";"
-    f" printf '\\n```\\n'; }} >{ISSUE}"
+    f"{{ echo '```text'; cut -b -2000 {SAID} | head -c 60000 | iconv -c -f UTF-8 -t UTF-8 |"
+    f" tr '`' \"'\" || :; printf '\\n```\\n'; }} >{ISSUE}"
 )
-"""Line of sh that writes the text of an issue: text of nodes stays text; GitHub accepts 65,536 characters."""
+"""Line of sh that writes the text of an issue: text of nodes stays text, and a line of one leaves room for
+others; GitHub accepts 65,536 characters. Where a text is cut, `cut` and `iconv` fail."""
 
 GITHUB = Template("""\
 # Needs: a runner that reaches the nodes; the secret GPUPROV_SSH_KEY (a private key) and the variable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -57,9 +57,9 @@ class Journal(AbstractContextManager["Journal"]):
     def write(self, step: str, event: Event, nodes: Iterable[str | None] = (None,), data: Any = None) -> None:
         """Append one entry for each node, by default one for the whole run, and sync them to the disk.
 
-        A text, such as a node's reason for a failure, is shortened: the journal is read and kept as a whole.
+        Texts, such as a node's reason for a failure, are shortened: the journal is read and kept as a whole.
         """
-        data = shortened(data) if isinstance(data, str) else data
+        data = _shortened(data)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         fresh = [
             Entry(len(self.entries) + count, at, step, event, node, data)
@@ -69,6 +69,15 @@ class Journal(AbstractContextManager["Journal"]):
         self._file.flush()
         os.fsync(self._file.fileno())
         self.entries += fresh
+
+
+def _shortened(data: Any) -> Any:
+    """Return data of an entry with each text shortened, also in mappings and sequences."""
+    if isinstance(data, str):
+        return shortened(data)
+    if isinstance(data, Mapping):
+        return {name: _shortened(each) for name, each in data.items()}
+    return [_shortened(each) for each in data] if isinstance(data, (list, tuple)) else data
 
 
 def read(folder: Path) -> list[Entry]:

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,25 @@ import paramiko
 import pytest
 from click.testing import CliRunner
 
-from gpuprov.access.deadman import source_address
+from gpuprov.access.deadman import Undone, source_address
 from gpuprov.apply import guarded
+from gpuprov.apply.kernel_modules.fetching import PROGRAM
+from gpuprov.apply.remote import ask_nodes
 from gpuprov.cli.inventory_discover import command as discover
+from gpuprov.doctor.look import conclude
 from gpuprov.drift.survey import survey
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused, Unreachable
+from gpuprov.errors import TEXT, GpuprovError, InvalidInput, NodeFailed, Refused, Silent, Unreachable
 from gpuprov.history.record import of_majority
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.probe.facts import Facts
 from gpuprov.ssh.contained import contained
-from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out
+from gpuprov.ssh.dispatch import DIRECT, CrewLost
+from gpuprov.ssh.transport import ConnectionLimits, Target, fan_out, targets
 from gpuprov.upgrade.exclusive import leases_for, take_all
 from gpuprov.upgrade.fetching import fetch
 from gpuprov.upgrade.gate import ask_gate
+from gpuprov.upgrade.repair.ladder import patient
 from tests.campaign._hostile_fleet import BAD, GOOD, Answer, Fleet, PaperSession, answering, healthy
 from tests.campaign._hostile_ways import SHARES, Ways, packed, raw
 from tests.campaign.hostile import attempt
@@ -50,6 +56,30 @@ MALFORMED: dict[str, tuple[Answer, str]] = {
 def fleet(tmp_path: Path) -> Fleet:
     """Return a fleet of good nodes and one that the test makes faulty."""
     return Fleet(tmp_path)
+
+
+LONG = "x" * 2_000_000
+
+
+@pytest.mark.parametrize("kind", [NodeFailed, Unreachable, Silent, Undone, CrewLost])
+def test_the_text_of_a_failure_of_a_node_has_a_limit(kind: type[GpuprovError]) -> None:
+    error = kind(LONG, expected=LONG, do=LONG)
+    assert TEXT < len(str(error)) < 4 * TEXT
+    assert error.args == (error.seen,)
+
+
+def test_a_long_reason_of_a_node_leaves_room_for_others(fleet: Fleet) -> None:
+    """Keep a failure short in results of all verbs: documents and journals of all nodes have limits."""
+    hostile = healthy()
+    hostile["collectors"] = {name: {"error": LONG} for name in hostile["collectors"]}
+    for answer in ({"schema": LONG}, {"error": LONG}, hostile):
+        with fleet.in_which(answering(answer)):
+            found = survey(fleet.lock, fleet.names)
+            assert len(json.dumps([asdict(node) for node in found])) < 100_000
+    with fleet.in_which(answering({"error": LONG})):
+        asked = ask_nodes(PROGRAM, targets(fleet.lock), {name: {} for name in fleet.names}, dispatch=DIRECT)
+    assert len(str(asked[BAD])) <= TEXT
+    assert len(patient(conclude(BAD, asked[BAD]), asked[BAD]).faults[0]) <= TEXT
 
 
 @pytest.mark.parametrize("kind", MALFORMED)

@@ -29,7 +29,7 @@ from gpuprov import __version__
 from gpuprov.cli.common.options import select
 from gpuprov.cli.common.request_options import request_names
 from gpuprov.cli.common.verbs import VERBS
-from gpuprov.errors import Exit, GpuprovError
+from gpuprov.errors import Exit, GpuprovError, NodeFailed
 from gpuprov.ssh.answers import OWN_DEPTH
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.parsing import DEPTH, read_json
@@ -79,7 +79,10 @@ def run_verb(words: Sequence[str]) -> Answer:
         NodeFailed: too slow, or too large an answer.
     """
     command = [sys.executable, "-P", "-m", "gpuprov", *words]
-    return run_limited(command, seconds=SECONDS, limit=ANSWER_BYTES, kill_rest=True)
+    try:
+        return run_limited(command, seconds=SECONDS, limit=ANSWER_BYTES, kill_rest=True)
+    except NodeFailed as error:
+        raise NodeFailed(error.seen, do="ask for fewer nodes at a time") from None
 
 
 def server(lock_path: Path, run: Runner = run_verb) -> MCPServer[Any]:

@@ -202,7 +202,7 @@ class DaskCrew:
         of Dask's own about the client.
         """
         message = event[1]
-        if job := self._jobs.get(message.get("number")):
+        if job := self._jobs.get(message.get("number", 0)):
             job.inbox.put(message)
 
     def _collect(self, job: _Job, seconds: float = LOOK_S) -> Iterator[Mapping[str, Any]]:

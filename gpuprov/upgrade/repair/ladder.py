@@ -29,6 +29,8 @@ LADDERS: Mapping[Verdict, tuple[Rung, ...]] = {
 """The only table of rungs. A verdict without rungs changes nothing on the node, and does not drain it."""
 TREATED: frozenset[Verdict] = frozenset(verdict for verdict, rungs in LADDERS.items() if rungs)
 """Verdicts with a ladder: a node that has another one after a rung is mended, except `unknown`."""
+FAULTS = 16
+"""Maximum number of a node's faults in the journal, which has those of all nodes on one line."""
 _JOINED = ("completed", "in progress", "not started")
 """States of a GPU that a fabric of switches joins, or is to join (nvmlGpuFabricInfo_t)."""
 
@@ -39,7 +41,7 @@ class Patient:
 
     Attributes:
         rules: rules of the doctor whose faults make the verdict.
-        faults: texts of these faults.
+        faults: texts of these faults, at most `FAULTS`.
         gpus: bus addresses of the GPUs to reset, of the whole group that is reset together.
         machine: serial number of the node; empty if it has none.
         units: serial numbers of the GPUs that have the faults; empty if no fault names a GPU.
@@ -109,8 +111,9 @@ def patient(found: Diagnosis, seen: Examination | GpuprovError) -> Patient:
     """
     verdict, unknown = verdict_of_node(found), tuple(rule for rule, _ in found.unknown)
     faults = [fault for fault in found.faults if verdict_of(fault) == verdict]
+    texts = tuple(fault.text for fault in faults[:FAULTS])
     if isinstance(seen, GpuprovError) or verdict not in TREATED:
-        said = (str(found.failure),) if found.failure else tuple(fault.text for fault in faults)
+        said = (str(found.failure),) if found.failure else texts
         machine = "" if isinstance(seen, GpuprovError) else machine_serial(seen)
         rules = tuple(dict.fromkeys(fault.rule for fault in faults))
         rungs = LADDERS[verdict]
@@ -119,7 +122,7 @@ def patient(found: Diagnosis, seen: Examination | GpuprovError) -> Patient:
     return Patient(
         verdict,
         tuple(dict.fromkeys(fault.rule for fault in faults)),
-        tuple(fault.text for fault in faults),
+        texts,
         tuple(gpu.pci_bus_id for gpu in reset_group(seen, named) if gpu.pci_bus_id),
         machine_serial(seen),
         tuple(dict.fromkeys(serial for gpu in named if (serial := gpu_serial(gpu)))),

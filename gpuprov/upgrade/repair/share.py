@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprov.accept.run import measure_there
-from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Refused
+from gpuprov.errors import GpuprovError, InvalidInput, Refused
 from gpuprov.files.runs import run_folders
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import Lock
@@ -194,14 +194,14 @@ def finish(context: RepairContext) -> None:
 
     Raises:
         Refused: the run is still at work.
-        NodeFailed: a node could not be returned; the others are.
+        GpuprovError: a node could not be returned; the others are.
     """
     names = left_out(context.folder)
     with Journal(context.folder / NAME) as journal, leases_for(context) as leases:
         failed = {name: str(error) for name, error in leases.take(names).items()}
         failed |= back(context, journal, [name for name in names if name not in failed])
         if failed:
-            raise NodeFailed("; ".join(f"{name}: {why}" for name, why in failed.items()), do=BY_HAND)
+            raise GpuprovError("; ".join(f"{name}: {why}" for name, why in failed.items()), do=BY_HAND)
 
 
 def left_out(folder: Path) -> list[str]:

@@ -241,6 +241,12 @@ def test_output_that_is_no_document_and_a_late_answer_are_messages(fleet: Fleet)
     assert (answer["exit_code"], answer["messages"]) == (1, ["no answer within 600 s"])
 
 
+def test_a_document_of_too_many_nodes_says_what_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_server, "ANSWER_BYTES", 4)
+    with pytest.raises(NodeFailed, match="answered more than .*; ask for fewer nodes at a time"):
+        mcp_server.run_verb(["--version"])
+
+
 def test_over_standard_input_and_output(fleet: Fleet, own_state: Path) -> None:
     command = StdioServerParameters(
         command=sys.executable, args=["-P", "-m", "gpuprov", "mcp"], env=dict(os.environ), cwd=str(Path.cwd())

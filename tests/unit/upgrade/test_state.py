@@ -159,5 +159,7 @@ def test_a_reason_is_shortened(tmp_path: Path) -> None:
     """Shorten it: a journal is read as a whole, and nodes choose their reasons."""
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.write("converge", "failed", ["gpu1"], "x" * 900_000)
+        journal.write("run", "begun", data={"patients": {"gpu1": {"faults": ("x" * 900_000,), "at": 1}}})
         assert len(str(journal.entries[0].data)) == 1000
-    assert journal.path.stat().st_size < 2000
+        assert journal.entries[1].data["patients"]["gpu1"]["at"] == 1
+    assert journal.path.stat().st_size < 3000

@@ -514,12 +514,14 @@ def test_text_of_nodes_in_an_issue_is_fenced_and_fits(tmp_path: Path, forge: str
     """Run the line that writes the issue: one node's long value prevented the issue about all nodes."""
     [text] = schedule.files(replace(schedule.drift(tmp_path, None), wheel=WHEEL), forge, "gpuprov").values()
     [line] = {each.strip() for each in text.splitlines() if each.endswith(">gpuprov.md")}
-    (tmp_path / "gpuprov.txt").write_text("```\n@all <details>\n" + "é" * 70_000)
-    subprocess.run(["/bin/sh", "-e", "-c", line], check=True, cwd=tmp_path)
+    others = "\nof another node" + "\nmore" * 30_000
+    (tmp_path / "gpuprov.txt").write_text("```\n@all <details>\n" + "€" * 70_000 + others)
+    subprocess.run(["/bin/bash", "-eo", "pipefail", "-c", line], check=True, cwd=tmp_path)
     found = (tmp_path / "gpuprov.md").read_text(encoding="utf-8")
-    assert found.startswith("```text\n'''\n@all <details>\né")
-    assert found.endswith("é\n```\n")
-    assert len(found) < 65_536
+    assert found.startswith("```text\n'''\n@all <details>\n€")
+    assert "€\nof another node\nmore\n" in found
+    assert found.endswith("\n```\n")
+    assert 50_000 < len(found) < 65_536
     assert found.count("`") == 6
 
 

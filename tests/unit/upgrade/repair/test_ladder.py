@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from gpuprov.doctor.examination import Examination
 from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import Diagnosis, rules
 from gpuprov.doctor.look import conclude
-from gpuprov.doctor.units import concerned, gpu_serial, gpus_of
+from gpuprov.doctor.units import GPUS, concerned, gpu_serial, gpus_of
 from gpuprov.errors import InvalidInput, NodeFailed, Refused, Silent, Unreachable
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import read_lock
@@ -26,6 +28,7 @@ from gpuprov.upgrade.repair import look
 from gpuprov.upgrade.repair.context import RepairContext
 from gpuprov.upgrade.repair.header import RepairHeader
 from gpuprov.upgrade.repair.ladder import (
+    FAULTS,
     LADDERS,
     TREATED,
     Patient,
@@ -138,6 +141,19 @@ def test_names_of_gpus_in_the_text_of_a_fault() -> None:
         ("no GPU is named", []),
     ):
         assert [gpu.index for gpu in concerned(fault("broken", text), gpus)] == indexes, text
+
+
+def test_one_node_leaves_room_for_others_in_the_header_of_a_repair() -> None:
+    """Limit faults and GPUs, which a node chooses: the header has those of all nodes on one line."""
+    collectors = virtual()
+    begin, gpu, end = re.split(
+        r"(<gpu id=.*?</gpu>)", collectors["smi"]["stdout"], maxsplit=1, flags=re.DOTALL
+    )
+    collectors["smi"]["stdout"] = begin + gpu * 100 + end
+    seen = as_examined(collectors)
+    many = tuple(fault("broken", f"GPU {at}: broken", RESET) for at in range(64))
+    found = patient(replace(conclude("gpu01", seen), faults=many), seen)
+    assert (len(found.faults), len(found.gpus), len(found.present)) == (FAULTS, GPUS, GPUS)
 
 
 def test_messages_from_before_a_reset_do_not_count() -> None:

@@ -194,7 +194,7 @@ def test_what_another_run_holds_now_is_not_returned(world: World, context: Repai
     world.stuck = {"n1", "n2"}
     share.check_share(context, ["n1", "n2"], 2, "quick", 2)
     world.stuck, world.leased = set(), {"n1"}
-    with pytest.raises(NodeFailed, match=r"^n1: leased by x@y; return them"):
+    with pytest.raises(GpuprovError, match=r"^n1: leased by x@y; return them"):
         share.finish(context)
     assert world.out == {"n1"}
     assert share.left_out(context.folder) == ["n1"]
@@ -249,7 +249,7 @@ def test_what_a_killed_run_left_out_is_returned_by_the_next(
     assert share.left_out(context.folder) == ["n1"]
     monkeypatch.setattr(share, "run_folders", lambda *verbs: [context.folder])
     assert share.unfinished(None) == [context.folder]
-    with pytest.raises(NodeFailed, match=r"^n1: no answer; return them to service by hand"):
+    with pytest.raises(GpuprovError, match=r"^n1: no answer; return them to service by hand"):
         share.finish(context)
     world.stuck = set()
     share.finish(context)
