@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from gpuprov.errors import InvalidInput
 from gpuprov.model.connection import Connection, lay_over
-from gpuprov.model.lock import Lock
+from gpuprov.model.lock import Lock, LockedGroup
 from gpuprov.model.nodeset import expand
+from gpuprov.model.stack import IMAGE
 
 
 def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
@@ -34,9 +35,22 @@ def narrowed(lock: Lock, limit: str | Iterable[str]) -> Lock:
 def for_worker(lock: Lock, names: Iterable[str]) -> Lock:
     """Return the lock with only these hosts for a worker of their site, which learns nothing of other sites.
 
-    See `without_site`.
+    See `without_site`. Builders are named only in a group that has them: a worker only has to know which of
+    its nodes may compile.
     """
-    return without_site(narrowed(lock, names))
+    own = without_site(narrowed(lock, names))
+    return own.model_copy(update={"groups": {name: _own_builders(each) for name, each in own.groups.items()}})
+
+
+def _own_builders(group: LockedGroup) -> LockedGroup:
+    """Return the group with only those builders that it has; `IMAGE`, which is no host, in place of none."""
+    driver = group.components.driver
+    if driver.builder is None:
+        return group
+    here = [name for name in driver.builders if name in group.hosts]
+    own = {"builder": here if len(here) > 1 else (here or [IMAGE])[0], "builder_reason": None}
+    driver = driver.model_copy(update=own)
+    return group.model_copy(update={"components": group.components.model_copy(update={"driver": driver})})
 
 
 def without_site(lock: Lock) -> Lock:

@@ -96,7 +96,7 @@ def own_lock(lock: Lock, group: str) -> Lock:
     The machine is the only host, `NODE` at the address `local`. The lock keeps only user and port of the
     controller's connection settings: SSH hardening needs them. It has no rollout and no reboots, no services
     of workers, and no places, which have the names of other machines. With IMEX it has the addresses of the
-    group's hosts, which are one NVLink domain.
+    group's hosts, which are one NVLink domain. Builders are still named: modules count by their builder.
 
     Raises:
         InvalidInput: there is no such group.

@@ -40,8 +40,10 @@ def own_cluster(count: int) -> Iterator[Connect]:
     """Run workers on this machine within the context; yield a factory of their clients.
 
     Other users of the machine can connect to its loopback address. All connections therefore need a
-    certificate that is created here and exists only in these processes. No HTTP port is opened. Dask's
-    scratch folder is in the state folder; Dask removes what killed processes left there.
+    certificate that is created here. Dask keeps its key in memory, but for each TLS context writes it into a
+    temporary folder that only this user can read, and removes it: Python reads a key from a file only. No
+    HTTP port is opened. Dask's scratch folder is in the state folder; Dask removes what killed processes left
+    there.
     """
     security = distributed.Security.temporary()
     settings = {

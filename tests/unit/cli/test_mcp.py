@@ -243,7 +243,7 @@ def test_output_that_is_no_document_and_a_late_answer_are_messages(fleet: Fleet)
 
 def test_a_document_of_too_many_nodes_says_what_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_server, "ANSWER_BYTES", 4)
-    with pytest.raises(NodeFailed, match="answered more than .*; ask for fewer nodes at a time"):
+    with pytest.raises(NodeFailed, match=r"answered more than .*; ask for fewer nodes at a time"):
         mcp_server.run_verb(["--version"])
 
 

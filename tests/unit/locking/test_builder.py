@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from gpuprov.errors import InvalidInput
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.builder import check_builders, with_builder
 from gpuprov.model.fleet import parse_fleet
-from gpuprov.model.lock import LockedGroup
-from gpuprov.model.stack import StackPolicy
+from gpuprov.model.lock import LockedGroup, read_lock, write_lock
+from gpuprov.model.selection import for_worker
+from gpuprov.model.stack import IMAGE, StackPolicy
 from tests.unit.locking.fleets import Write
 from tests.unit.verify.nodes_on_paper import locked_group
 
@@ -33,6 +35,17 @@ def test_the_lock_has_them_and_says_what_they_mean(one_group: Write) -> None:
     assert (driver.build, driver.builder, driver.compiler) == ("once", "train-2", "absent")
     assert driver.builder_reason == "stated: root on train-2 decides what runs in every kernel of the group"
     assert [driver.may_compile(name) for name in ("train-1", "train-2")] == [False, True]
+
+
+def test_a_worker_learns_which_of_its_nodes_may_compile_and_no_other_builder(
+    one_group: Write, tmp_path: Path
+) -> None:
+    lock = build_lock(one_group(driver="580.95.05", builder="train-2", compiler="absent"))
+    for names, builders in ((["train-1"], (IMAGE,)), (["train-1", "train-2"], ("train-2",))):
+        write_lock(for_worker(lock, names), tmp_path / "lock.yml")
+        driver = read_lock(tmp_path / "lock.yml").groups["train"].components.driver
+        assert (driver.builders, driver.builder_reason) == (builders, None)
+        assert not driver.may_compile("train-1")
 
 
 @pytest.mark.parametrize(
