@@ -9,6 +9,7 @@ standard library.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,6 +27,7 @@ for name, source in {modules!a}:
     if package: setattr(sys.modules.setdefault(package, types.ModuleType(package)), short, module)
 """
 """Program that makes the modules importable, with a list of name and source."""
+_FOR_TOOLS = re.compile(r" *# (?:type|noqa)\b.*")
 _PARSING = Lock()
 """Lock of the parser: Python 3.11 counts the depth of trees for all threads together, and fails if they run
 in parallel (https://github.com/python/cpython/issues/106905).
@@ -178,10 +180,14 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield all statements in the order of the source, without those for type checkers only."""
     for each in body:
         yield each
-        only_typing = isinstance(each, ast.If) and getattr(each.test, "id", "") == "TYPE_CHECKING"
         for part in ("body", "handlers", "orelse", "finalbody", "cases"):
-            if not (only_typing and part == "body"):
+            if not (part == "body" and _is_only_typing(each)):
                 yield from _statements(getattr(each, part, ()))
+
+
+def _is_only_typing(statement: ast.AST) -> bool:
+    """Return whether the body of a statement is for type checkers."""
+    return isinstance(statement, ast.If) and getattr(statement.test, "id", "") == "TYPE_CHECKING"
 
 
 def _imports(statements: Iterable[ast.AST]) -> Iterator[str]:
@@ -195,18 +201,20 @@ def _imports(statements: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _without_docs(source: str, statements: list[ast.AST]) -> str:
-    """Return the source with `""` in place of each statement that is only a string.
+    """Return the source with `""` in place of each statement that is only a string, or for type checkers,
+    and without comments at the end of a line for these and for linters.
 
     Line numbers stay the same.
     """
     lines = source.encode().split(b"\n")  # columns are counted in bytes
     for each in reversed(statements):
-        if (
-            isinstance(each, ast.Expr)
-            and isinstance(each.value, ast.Constant)
-            and isinstance(each.value.value, str)
-        ):
+        if isinstance(each, ast.If):
+            left_out = _is_only_typing(each) and not each.orelse
+        else:
+            value = each.value if isinstance(each, ast.Expr) else None
+            left_out = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        if left_out and isinstance(each, ast.stmt):
             first, last = each.lineno - 1, (each.end_lineno or each.lineno) - 1
             line = lines[first][: each.col_offset] + b'""' + lines[last][each.end_col_offset :]
             lines[first : last + 1] = [line, *[b""] * (last - first)]
-    return b"\n".join(lines).decode()
+    return "\n".join(_FOR_TOOLS.sub("", line.decode()) for line in lines)

@@ -24,8 +24,8 @@ LOCK = "/etc/gpuprov/fleet.lock.yml"
 FLEET = Path("/etc/gpuprov/fleet.yml")
 """Path that the fleet of that lock would have; the machine's store of modules is named after it."""
 ORDER = "/etc/gpuprov/first-boot.json"
-FOR_TYPES = re.compile(r"^TYPE_CHECKING = False\nif TYPE_CHECKING:\n(?: .*\n)+", re.MULTILINE)
-"""The block of a module that its type annotations need, which are strings."""
+FOR_TYPES = 'TYPE_CHECKING = False\n""\n'
+"""Rest of a module's block for its type annotations, which are strings, in a program for nodes."""
 PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
 URLS = "/usr/local/lib/gpuprov/urls.py"
 """A module that the program imports from its own folder."""
@@ -148,7 +148,7 @@ def _program(package: str, path: str) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    short = FOR_TYPES.sub("", "".join(f"{line.rstrip()}\n" for line in lines if line.strip()))
+    short = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()).replace(FOR_TYPES, "")
     return re.sub(r"^(?: {4})+", lambda found: " " * (len(found[0]) // 4), short, flags=re.MULTILINE)
 
 

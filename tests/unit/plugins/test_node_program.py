@@ -42,6 +42,10 @@ class Two:
 
     """About the value."""
     text = "kept too"
+if TYPE_CHECKING:
+    from nowhere import dropped
+if not TYPE_CHECKING:
+    other = "kept as well"
 fails = one(
     1)
 '''
@@ -90,17 +94,41 @@ def test_modules_that_import_each_other_are_both_packed(tmp_path: Path) -> None:
     assert list(packed(node_program.loader(["gpuprov.a"], tmp_path))) == ["gpuprov.b", "gpuprov.a"]
 
 
-def test_docstrings_are_emptied_and_nothing_else_changes() -> None:
+def test_docstrings_and_what_is_for_type_checkers_are_emptied_and_nothing_else_changes() -> None:
     text = node_program.parsed(DOCUMENTED).text
     assert "docstring" not in text
     assert "dropped" not in text
     assert len(text.splitlines()) == len(DOCUMENTED.splitlines())
-    names: dict[str, object] = {"__name__": "x"}
+    names: dict[str, object] = {"__name__": "x", "TYPE_CHECKING": False}
     with pytest.raises(TypeError) as raised:
         exec(compile(text, "x", "exec"), names)  # noqa: S102
-    assert raised.traceback[-1].lineno == 8  # counted from 0
+    assert raised.traceback[-1].lineno == 12  # counted from 0
     two = names["Two"]
     assert (getattr(two, "value", None), getattr(two, "text", None)) == ("kept", "kept too")
+    assert names["other"] == "kept as well"
+
+
+class Emptied(ast.NodeTransformer):
+    """A program with `""` in place of what is not sent."""
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        """Empty what is for type checkers."""
+        for_tools = ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
+        return ast.Expr(ast.Constant("")) if for_tools else self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """Empty statements that are only a string."""
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return ast.Expr(ast.Constant("")) if is_text else node
+
+
+@pytest.mark.parametrize("folder", ["gpuprov/**/node", "plugins/module_utils", "roles/*/files"])
+def test_what_is_sent_is_the_same_program(folder: str) -> None:
+    for path in ROOT.glob(folder + "/*.py"):
+        source = path.read_text()
+        sent = node_program.parsed(source).text
+        assert ast.dump(ast.parse(sent)) == ast.dump(Emptied().visit(ast.parse(source))), path
+        assert len(sent.splitlines()) == len(source.splitlines()), path
 
 
 @pytest.mark.parametrize(
