@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Processes that have a device of a GPU open. Runs on nodes: Python 3.6 or newer.
+"""Processes that have a device of a GPU open or mapped. Runs on nodes: Python 3.6 or newer.
 
 The path of an open file, the text of a link in /proc, proves nothing: in a namespace of their own a user
 gives any file the name of a device and a device any name, and in a chroot it is another one. The number of a
@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import struct
+import threading
 import time
 
 TYPE_CHECKING = False
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 FOLDER, PROC = "/dev", "/proc"
 OPENED = 0o600
-"""Mode of a link in /proc/PID/fd to a file that is open for reading or writing, proc(5).
+"""Mode of a link in /proc/PID/fd or map_files to a file that is open for reading or writing, proc(5).
 
 With O_PATH it has neither, and needs no right to use the device.
 """
@@ -41,48 +42,55 @@ FILES = 2
 """KCMP_FILES: whether two tasks have the same table of open files."""
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
 _STATX, _KCMP = NUMBERS.get(os.uname().machine, (0, 0))
-_BUFFER = ctypes.create_string_buffer(256)
 
 
 class TooManyFiles(Exception):
-    """More open files than can be looked at in time; the text names the user and a process."""
+    """More open files than can be looked at in time, or a process whose mappings the kernel does not tell;
+    the text names the user and a process.
+    """
 
 
 def devices_of(pid: str) -> "set[str]":
     """Return the names in /dev of NVIDIA's devices that a process has open: `nvidia0`, `nvidia-uvm`.
 
     Raises:
-        TooManyFiles: it has too many files open.
+        TooManyFiles: it has too many files open, or keeps its mappings from being read.
     """
     return devices_in_use([pid]).get(pid, set())
 
 
-def devices_in_use(pids: "Iterable[str] | None" = None, seconds: float = SECONDS) -> "dict[str, set[str]]":
+def devices_in_use(
+    pids: "Iterable[str] | None" = None, seconds: float = SECONDS, mapped: bool = True
+) -> "dict[str, set[str]]":
     """Return process → names in /dev of NVIDIA's devices that it has open, for processes with any.
 
     Processes that have ended, or whose open files this user may not read, are left out.
 
     Args:
         pids: the processes; all but this one if it is None.
+        mapped: whether devices count that a process has only mapped. A process can keep others from reading
+            its mappings: what is not about a change does without them.
 
     Raises:
         TooManyFiles: not all open files could be looked at within the time.
     """
     if pids is None:
         pids = [pid for pid in os.listdir(PROC) if pid.isdecimal() and pid != str(os.getpid())]
-    search, found, later = _Search(seconds), {}, []  # type: _Search, dict[str, set[str]], list[tuple[str, str]]
-    for pid in pids:
-        for table in _tables(pid):
-            names = search.look(table, FEW)
-            if names is None:
-                later.append((pid, table))
-            elif names:
-                found.setdefault(pid, set()).update(names)
-    for pid, table in sorted(later, key=lambda each: _size(each[1])):
-        names = search.look(table)
-        if names:
-            found.setdefault(pid, set()).update(names)
-    return found
+    search, answers = _Search(seconds), []  # type: _Search, list[dict[str, set[str]] | TooManyFiles]
+
+    def work() -> None:
+        try:
+            answers.append(search.all_of(pids or (), mapped))
+        except TooManyFiles as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds + 0.5)
+    answer = answers[0] if answers else search.no_answer()
+    if isinstance(answer, TooManyFiles):
+        raise answer
+    return answer
 
 
 class _Search:
@@ -95,11 +103,36 @@ class _Search:
         self._majors = _majors()
         self._names = {}  # type: dict[tuple[int, int], str]
         self._seen = {}  # type: dict[str, int]
+        self._table = ""
         for name in sorted(os.listdir(FOLDER)):
             if name.startswith("nvidia"):
                 number = _number(FOLDER + "/" + name)
                 if number:
                     self._names.setdefault(number, name)
+
+    def all_of(self, pids: "Iterable[str]", mapped: bool) -> "dict[str, set[str]]":
+        """Return process → names of its devices; raises as `look`."""
+        found, later = {}, []  # type: dict[str, set[str]], list[tuple[str, str]]
+        for pid in pids:
+            for table in _tables(pid, mapped):
+                names = self.look(table, FEW)
+                if names is None:
+                    later.append((pid, table))
+                elif names:
+                    found.setdefault(pid, set()).update(names)
+        for pid, table in sorted(later, key=lambda each: _size(each[1])):
+            names = self.look(table)
+            if names:
+                found.setdefault(pid, set()).update(names)
+        return found
+
+    def no_answer(self) -> TooManyFiles:
+        """Return the error that the kernel does not answer about the process at which the search is."""
+        pid = self._table.split("/")[2]
+        return TooManyFiles(
+            f"the kernel does not tell which files process {pid} ({_comm(pid)}) of user {_owner(pid)} has "
+            f"mapped, and one of them may be a GPU; end it: sudo kill -9 {pid}"
+        )
 
     def look(self, table: str, most: int = 0) -> "set[str] | None":
         """Return the names of the devices in a table, a folder of /proc; None if it has over `most` files (0:
@@ -110,7 +143,7 @@ class _Search:
         Raises:
             TooManyFiles: the time has passed.
         """
-        found, place = set(), 0  # type: set[str], int
+        found, place, self._table = set(), 0, table  # type: set[str], int, str
         try:
             handle = os.open(table, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # the process has ended, or is another user's
@@ -166,19 +199,21 @@ class _Search:
         )
 
 
-def _tables(pid: str) -> "Iterator[str]":
-    """Yield the folders of a process's open files: its own, and those of threads that do not share it, unless
-    it has ended.
+def _tables(pid: str, mapped: bool) -> "Iterator[str]":
+    """Yield the folders of a process's open and mapped files, and those of threads that do not share the
+    former, unless it has ended. A file that is mapped stays open for the driver when it is closed.
+
+    /proc also has a folder for each thread, though it does not list them.
     """
-    folder = f"{PROC}/{pid}/"
-    yield folder + "fd"
     try:
-        threads = os.listdir(folder + "task")
+        threads = os.listdir(f"{PROC}/{pid}/task")
     except OSError:
         return
     for thread in threads:
-        if thread != pid and not _is_shared(pid, thread):
-            yield folder + "task/" + thread + "/fd"
+        if thread == pid or not _is_shared(pid, thread):
+            yield f"{PROC}/{pid}/task/{thread}/fd"
+            if mapped:
+                yield f"{PROC}/{thread}/map_files"
 
 
 def _is_shared(pid: str, thread: str) -> bool:
@@ -188,8 +223,9 @@ def _is_shared(pid: str, thread: str) -> bool:
 
 def _device(handle: int, folder: str, name: str) -> "tuple[int, int] | None":
     """Return major and minor number of an open character device; None for another file."""
-    if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, TYPE_AND_MODE, _BUFFER) == 0:
-        mode, numbers = struct.unpack_from("=H", _BUFFER, 28)[0], struct.unpack_from("=II", _BUFFER, 128)
+    about = ctypes.create_string_buffer(256)
+    if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, TYPE_AND_MODE, about) == 0:
+        mode, numbers = struct.unpack_from("=H", about, 28)[0], struct.unpack_from("=II", about, 128)
         return numbers if mode & 0o170000 == 0o020000 else None
     if _STATX and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # closed meanwhile
         return None

@@ -163,19 +163,22 @@ def gpu_use(parameters: "Values") -> "Any":
     """
     processes = {}
     if os.path.exists("/dev/nvidiactl"):
-        for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)"):
+        for pid in users_of(r"nvidia(?:\d+|ctl|-uvm)", mapped=True):
             processes[pid] = text_in("/proc/" + pid + "/comm")
     return {"processes": processes, "containers": _containers()}
 
 
-def users_of(pattern: str) -> "dict[str, list[str]]":
+def users_of(pattern: str, mapped: bool = False) -> "dict[str, list[str]]":
     """Return pid -> sorted names of the devices that it has open, of those whose whole name matches.
+
+    Args:
+        mapped: whether devices count that a process has only mapped.
 
     Raises:
         Failed: users have more files open than can be looked at.
     """
     try:
-        found = devices_in_use()
+        found = devices_in_use(mapped=mapped)
     except TooManyFiles as error:
         raise Failed(str(error)) from None
     matching = {pid: sorted(filter(re.compile(pattern + r"\Z").match, names)) for pid, names in found.items()}

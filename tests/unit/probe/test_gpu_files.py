@@ -9,8 +9,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gpuprov_gpu_files as gpu_files
 import pytest
@@ -39,6 +41,22 @@ thread.start()
 """
 ENDS = "ctypes.CDLL(None).syscall({}, 0)".format({"x86_64": 60, "aarch64": 93}.get(os.uname().machine, 60))
 """End of only the first thread, exit(2)."""
+MAP = """
+import ctypes, os, threading
+def wait():
+    while open(f"/proc/{{os.getpid()}}/stat").read().split()[2] not in expected:
+        pass
+    os.write(1, b"\\n")
+    os.read(0, 1)
+    os._exit(0)
+handle = os.open("/dev/zero", os.O_RDWR)
+ctypes.CDLL(None).mmap(None, 4096, 3, 2, handle, 0)
+os.close(handle)
+expected = "RSD"
+{then}
+wait()
+"""
+ENDING = f"expected = 'Z'; threading.Thread(target=wait).start(); {ENDS}"
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root folder")
 
 
@@ -91,6 +109,36 @@ def test_a_file_that_only_has_a_devices_name_is_none(gpu: Path, path: str) -> No
 def test_a_device_that_cannot_be_used_is_not_in_use(gpu: Path) -> None:
     with child(opened(flags="O_PATH")) as pid:
         assert gpu_files.devices_of(pid) == set()
+
+
+@ROOT
+@pytest.mark.parametrize("then", ["", ENDING])
+def test_a_device_that_is_mapped_is_in_use_after_it_was_closed(gpu: Path, then: str) -> None:
+    """Map a device that can be mapped, also by a process whose first thread has ended."""
+    (gpu / "nvidia0").unlink()
+    (gpu / "nvidia0").symlink_to("/dev/zero")
+    with child(MAP.format(then=then)) as pid:
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+        assert gpu_files.devices_in_use([pid]) == {pid: {"nvidia0"}}
+
+
+def test_a_process_whose_mappings_are_not_told_is_named(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as the kernel does while a process keeps its memory locked, as by a file system of its own."""
+    scan, ended = os.scandir, threading.Event()
+
+    def wait(path: str) -> Any:
+        """Answer after the test about mapped files."""
+        if path.endswith("map_files"):
+            ended.wait(20)
+        return scan(path)
+
+    monkeypatch.setattr("gpuprov_gpu_files.os.scandir", wait)
+    with child(opened()) as pid:
+        with pytest.raises(TooManyFiles, match=rf"process {pid} \(.+\) of user {os.getuid()} has mapped"):
+            gpu_files.devices_in_use([pid], 0.1)
+        assert gpu_files.devices_in_use([pid], 0.1, mapped=False) == {pid: {"nvidia0"}}
+        assert collectors.users_of("nvidia0")[pid] == ["nvidia0"]
+        ended.set()
 
 
 @ROOT
