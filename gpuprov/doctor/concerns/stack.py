@@ -16,9 +16,9 @@ from gpuprov.untrusted import shell
 
 AT_RUN_TIME = ("cuda", "framework", "cudnn", "nccl", "container")
 """Prefixes of rules about the start of programs; the others concern installation, which is already done."""
-FRAMEWORKS = 40
-"""Maximum number of frameworks that are checked, which is also the probe's number of environments: an answer
-of the resolver takes some milliseconds.
+FRAMEWORKS = 41
+"""Maximum number of rows that are checked: the probe's number of environments, and one row about others. An
+answer of the resolver takes some milliseconds.
 """
 
 
@@ -51,7 +51,7 @@ def installed(seen: Examination) -> Iterator[Fault]:
 @rule("stack.frameworks", "D37", "D41", source="project", after=("driver.mismatch", "stack.installed"))
 def frameworks(seen: Examination) -> Iterator[Fault]:
     """Report conflicts of frameworks in Python environments with the driver and the GPUs; skip versions that
-    are not in the catalog.
+    are not in the catalog. A hint if the probe has not looked at all environments.
     """
     request = standing(seen)
     if request is None:
@@ -59,6 +59,15 @@ def frameworks(seen: Examination) -> Iterator[Fault]:
     accepted = {finding.text for finding in _ask(request).violations}
     answers: dict[str, Answer | None] = {}
     for row in islice(seen.raw("frameworks"), FRAMEWORKS):
+        if not row["name"]:
+            yield Fault(
+                "hint",
+                "not all Python environments were looked at, but some of each user's",
+                (f"frameworks that were found: {len(seen.raw('frameworks')) - 1}",),
+                cause="there are too many, or too many folders in homes",
+                mend=(shell("in an environment: python -c 'import torch; print(torch.version.cuda)'"),),
+            )
+            continue
         result = f"{row['name']}=={row['version']}"
         if result not in answers:
             answers[result] = _framework(request, result)

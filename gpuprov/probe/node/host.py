@@ -9,7 +9,6 @@ import time
 
 from gpuprov.probe.node.base import (
     Failed,
-    blot_value,
     collector,
     link_name,
     mounted,
@@ -20,6 +19,7 @@ from gpuprov.probe.node.base import (
     text_in,
 )
 from gpuprov.probe.node.gpu import users_of
+from gpuprov.probe.node.people import rows_of, variables_of, word_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
     from gpuprov.probe.node.base import Values
 
-PROCESSES_AT_MOST = 64
-VARIABLES_AT_MOST = 256
-ENVIRONMENT_LIMIT = 65536
-"""Bytes of a program's variables that are read: a user chooses their number and length."""
+PROCESSES_AT_MOST, PROGRAM_SIZE = 64, 16384
+"""Number of programs, and bytes of a program in the answer, beyond which its user has fewer others there."""
 MOUNTS_AT_MOST = 64
 LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
 STA_UNSYNC = 0x40
@@ -197,8 +195,12 @@ def programs(parameters: "Values") -> "Any":
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
     gpus = users_of(r"nvidia(?:\d+|-uvm)")
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
+
+    def row(pid: str) -> "Values":
+        return _program(pid, gpus[pid], wanted)
+
     return {
-        "holders": [_program(pid, gpus[pid], wanted) for pid in _fairly(holders)[:PROCESSES_AT_MOST]],
+        "holders": rows_of(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
         "stuck": _stuck(),
         "mps": _runs("nvidia-cuda-mps"),
         "subnet_manager": _runs("opensm", "nvlsm"),
@@ -217,7 +219,7 @@ def _runs(*names: str) -> bool:
         if text_in(folder + "/comm").startswith(names):
             try:
                 program, about = os.readlink(folder + "/exe"), os.stat(folder + "/exe")
-                of_root = _word(read_or_none(folder + "/status") or "", "Uid") == "0"
+                of_root = word_of(read_or_none(folder + "/status") or "", "Uid") == "0"
                 named = program.rpartition("/")[2].startswith(names) and about.st_uid == 0
                 if named and (of_root or os.path.samestat(about, os.lstat(program))):
                     return True
@@ -234,16 +236,6 @@ def _is_own(stat: str) -> bool:
     return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
-def _fairly(pids: "list[str]") -> "list[str]":
-    """Return processes in the order of the number that their user has before them: none hides another's."""
-    order, before = [], {}  # type: list[tuple[int, int, str]], dict[str | None, int]
-    for pid in sorted(pids, key=int):
-        user = _word(read_or_none("/proc/" + pid + "/status") or "", "Uid")
-        before[user] = before.get(user, 0) + 1
-        order.append((before[user], int(pid), pid))
-    return [pid for _, _, pid in sorted(order)]
-
-
 def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
     """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`.
 
@@ -253,32 +245,21 @@ def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
     words = (read_or_none(folder + "stat") or "").rpartition(")")[2].split()
     status = read_or_none(folder + "status") or ""
     limits = read_or_none(folder + "limits") or ""
-    variables = {}  # type: dict[str, str]
-    for entry in (read_or_none(folder + "environ", ENVIRONMENT_LIMIT) or "").split("\0"):
-        name, equals, value = entry.partition("=")
-        if equals and len(variables) < VARIABLES_AT_MOST and wanted.match(name):
-            variables[name] = blot_value(value[:300], name)
     return {
         "pid": int(pid),
         "name": text_in(folder + "comm"),
         "state": words[0] if words else "",
         "ppid": int(words[1]) if len(words) > 1 else 0,
-        "uid": _word(status, "Uid"),
-        "cpus": _word(status, "Cpus_allowed_list"),
-        "threads": _word(status, "Threads"),
+        "uid": word_of(status, "Uid"),
+        "cpus": word_of(status, "Cpus_allowed_list"),
+        "threads": word_of(status, "Threads"),
         "waits": text_in(folder + "wchan"),
         "gpus": gpus,
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
-        "variables": variables,
+        "variables": variables_of(pid, wanted),
         "own_namespace": link_name(folder + "ns/pid") == link_name("/proc/self/ns/pid"),
     }
-
-
-def _word(status: str, name: str) -> "str | None":
-    """Return the first word after `name:` in /proc/PID/status, or None."""
-    found = re.search(rf"(?m)^{name}:\s*(\S+)", status)
-    return found.group(1) if found else None
 
 
 def _limit(limits: str, name: str) -> "str | None":
@@ -296,9 +277,8 @@ def _stuck() -> "list[list[str]]":
         return []
     time.sleep(0.5)
     second = _uninterruptible()
-    return [[first[pid][0], pid, first[pid][1]] for pid in first if second.get(pid) == first[pid]][
-        :PROCESSES_AT_MOST
-    ]
+    same = [pid for pid in first if second.get(pid) == first[pid]]
+    return rows_of(same, lambda pid: [first[pid][0], pid, first[pid][1]], PROCESSES_AT_MOST)
 
 
 def _uninterruptible() -> "dict[str, tuple[str, str]]":

@@ -8,6 +8,7 @@ import time
 from gpuprov.probe.node.base import Failed, collector, names_in, read, read_or_none
 from gpuprov.probe.node.gpu import users_of
 from gpuprov.probe.node.gpu_sample import reader
+from gpuprov.probe.node.people import rows_of, variables_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25
 """Seconds between two readings."""
-PROGRAMS_AT_MOST = 400
+PROGRAMS_AT_MOST, PROGRAM_SIZE = 400, 640
+"""Number of programs, and bytes of a program in the answer, beyond which its user has fewer others there: an
+answer has two looks, and each of 8 ranks some 200 threads of 35 bytes.
+"""
 THREADS_AT_MOST = 256
 TICKS = os.sysconf("SC_CLK_TCK")
-WANTED = re.compile(r"(?:NCCL|OMP|MKL|CUDA|TORCH|PYTORCH)_|(?:RANK|WORLD_SIZE|LOCAL_RANK)\Z")
+WANTED = re.compile(r"(?:OMP_NUM_THREADS|WORLD_SIZE)\Z")
 """Names of the programs' variables that are returned."""
 
 
@@ -142,7 +146,8 @@ def _network() -> "dict[str, list[Any]]":
 def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
     """Return pid -> counters of programs on GPUs and of their children.
 
-    `holder` is the pid that uses the GPU. This process is left out; there are at most `PROGRAMS_AT_MOST`.
+    `holder` is the pid that uses the GPU. This process is left out; there are at most `PROGRAMS_AT_MOST`, of
+    users in turn.
     """
     parents = {}
     for pid in filter(str.isdecimal, names_in("/proc")):
@@ -154,14 +159,18 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
     holders = set(devices)
     for rows in gpus.processes().values():
         holders.update(str(pid) for pid, _ in rows if str(pid) in parents)
-    found = {}  # type: dict[str, Values]
-    for pid in sorted(parents, key=int)[:65536]:
-        above, steps = pid, 0
-        while above not in holders and above in parents and steps < 16:
-            above, steps = parents[above], steps + 1
-        if above in holders and len(found) < PROGRAMS_AT_MOST:
-            found[pid] = dict(_program(pid), holder=above, gpus=devices.get(pid, []))
-    return found
+    above = {}
+    for pid in parents:
+        holder, steps = pid, 0
+        while holder not in holders and holder in parents and steps < 16:
+            holder, steps = parents[holder], steps + 1
+        if holder in holders:
+            above[pid] = holder
+
+    def row(pid: str) -> "tuple[str, Values]":
+        return pid, dict(_program(pid), holder=above[pid], gpus=devices.get(pid, []))
+
+    return dict(rows_of(above, row, PROGRAMS_AT_MOST, PROGRAM_SIZE))
 
 
 def _program(pid: str) -> "Values":
@@ -173,7 +182,6 @@ def _program(pid: str) -> "Values":
     io = dict(re.findall(r"^(\w+): (\d+)$", read_or_none(folder + "io") or "", re.M))
     status = read_or_none(folder + "status") or ""
     allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
-    environment = (read_or_none(folder + "environ", 262144) or "").split("\0")
     return {
         "name": (read_or_none(folder + "comm") or "").strip(),
         "threads": _threads(folder),
@@ -182,9 +190,7 @@ def _program(pid: str) -> "Values":
         "waits": (read_or_none(folder + "wchan", 256) or "").strip(),
         "allowed": allowed.group(1) if allowed else "",
         "quota": _quota(folder),
-        "variables": dict(
-            entry.partition("=")[::2] for entry in environment if WANTED.match(entry.partition("=")[0])
-        ),
+        "variables": variables_of(pid, WANTED),
     }
 
 

@@ -15,14 +15,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
+LIMIT = 8000000
+"""Maximum size of all values in bytes, a little less than the controller reads."""
+
 
 def main(parameters: "Values") -> None:
     """Collect, write the answer, and exit at once, without waiting for a thread in uninterruptible sleep.
 
     `parameters` has `nonce`, and what `collect` and the collectors require.
     """
-    say(parameters["nonce"], collect(parameters))
+    found = collect(parameters)
+    leave_out_largest(found["collectors"])
+    say(parameters["nonce"], found)
     os._exit(0)
+
+
+def leave_out_largest(values: "Values") -> None:
+    """Replace the largest values by errors until all together can be read: users choose the size of some.
+
+    Each value in a list or mapping counts as 128 bytes, as the number of values that are read has a limit.
+    """
+    sizes = {}
+    for name, value in values.items():
+        text = json.dumps(value, separators=(",\n", ": "))
+        sizes[name] = len(text) + 128 * text.count("\n")
+    while sum(sizes.values()) > LIMIT:
+        largest = max(sizes, key=lambda name: sizes[name])
+        del sizes[largest]
+        values[largest] = {"error": f"the largest part of more than {LIMIT} bytes"}
 
 
 def say(nonce: str, document: "Values") -> None:

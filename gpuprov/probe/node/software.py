@@ -26,6 +26,7 @@ from gpuprov.probe.node.base import (
     run,
     run_anyway,
 )
+from gpuprov.probe.node.people import in_turn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuprov.probe.node.base import Place, Values
+    from gpuprov.probe.node.people import Costly
 
 LIBRARY_FOLDERS = (
     "/usr/lib/*-linux-gnu",
@@ -66,8 +68,8 @@ PYTHON_FOLDERS = (
     "/home/*/*/.venv/lib/python3*/site-packages",
 )
 """Patterns of folders with Python packages, those of root first."""
-ENVIRONMENTS_AT_MOST, FOLDERS_AT_MOST = 40, 4096
-"""Numbers of found frameworks, and of folders with Python packages, after which the search ends."""
+ENVIRONMENTS_AT_MOST = 40
+"""Number of found frameworks after which the search ends."""
 SEARCH_S = 6.0
 """Seconds after which the search ends: a user can create millions of folders without any packages."""
 ENTRIES_AT_MOST = 4096
@@ -220,41 +222,47 @@ def _running_with_gpus() -> "list[list[Any]]":
 @collector(seconds=15)
 def frameworks(parameters: "Values") -> "Any":
     """Return folder, name, version and CUDA release of each torch and tensorflow in the usual environments,
-    of at most `FOLDERS_AT_MOST` folders, until `ENVIRONMENTS_AT_MOST` are found or `SEARCH_S` have passed.
+    until `ENVIRONMENTS_AT_MOST` are found or `SEARCH_S` have passed. There is a row without a name if not all
+    folders were looked at.
 
     Users can write most of these folders: links of users other than root and the probe's are not followed,
-    and root's folders come first, so that no user's push them out.
+    and the homes and all other folders at the first `*` of a pattern take turns, so that none hides another.
     """
-    found, known, until = [], set(), time.monotonic() + SEARCH_S
-    folders = (folder for pattern in PYTHON_FOLDERS for folder in folders_of_users(pattern, until))
-    for folder in itertools.islice(folders, FOLDERS_AT_MOST):
-        real = os.path.realpath(folder)
-        if real not in known:
+    tops, known = {}, set()  # type: dict[str, list[list[str]]], set[str]
+    for pattern in PYTHON_FOLDERS:
+        before, name, rest = re.split(r"(\*[^/]*)/", pattern, maxsplit=1)
+        for top in filter(None, _below("", (before + name)[1:].split("/"))):
+            tops.setdefault(top, []).append(rest.split("/"))
+    found, is_all = in_turn([_search(*top, known) for top in tops.items()], SEARCH_S)
+    return [*([] if is_all else [_row("", "", "", None)]), *sorted(found, key=lambda row: row["folder"])]
+
+
+def _search(top: str, patterns: "list[list[str]]", known: "set[str]") -> "Costly":
+    """Yield seconds, and frameworks that were found in them, in the folders below one that match patterns.
+
+    A framework counts as the share of the time that it has if there are `ENVIRONMENTS_AT_MOST`.
+    """
+    begun = time.monotonic()
+    for folder in itertools.chain.from_iterable(_below(top, parts) for parts in patterns):
+        real, found = os.path.realpath(folder or "/"), []  # type: str, list[Values]
+        if folder and real not in known:
             known.add(real)
-            found.extend(_torch(real) + _tensorflow(real))
-        if len(found) >= ENVIRONMENTS_AT_MOST:
-            break
-    return sorted(found, key=lambda row: row["folder"])
+            found = _torch(real) + _tensorflow(real)
+        yield max(time.monotonic() - begun, len(found) * SEARCH_S / ENVIRONMENTS_AT_MOST), found
+        begun = time.monotonic()
 
 
-def folders_of_users(pattern: str, until: float) -> "Iterator[str]":
-    """Yield the folders that match a pattern, as glob does, but without following links of other users.
-
-    Args:
-        until: time at which the search ends, as of `time.monotonic`.
+def _below(folder: str, parts: "list[str]") -> "Iterator[str]":
+    """Yield the folders below a folder that match the parts of a pattern, as glob does, but without following
+    links of other users; and "" after each folder that was looked at.
     """
-    return _below("", pattern.strip("/").split("/"), until)
-
-
-def _below(folder: str, parts: "list[str]", until: float) -> "Iterator[str]":
-    """Yield the folders below a folder that match the parts of a pattern, one at a time."""
     if not parts:
         yield folder
         return
-    if time.monotonic() > until:
-        return
-    for name in folders_in(folder or "/", parts[0]):
-        yield from _below(folder + "/" + name, parts[1:], until)
+    names = folders_in(folder, parts[0])
+    yield ""
+    for name in names:
+        yield from _below(folder + "/" + name, parts[1:])
 
 
 def folders_in(folder: str, pattern: str) -> "list[str]":
@@ -291,8 +299,8 @@ def _torch(folder: str) -> "list[Values]":
     text = read_of_users(folder + "/torch/version.py")
     if text is None:
         return []
-    version = re.search(r"(?m)^__version__ *(?::[^=\n]*)?= *['\"]([^'\"]+)", text)
-    cuda = re.search(r"(?m)^cuda *(?::[^=\n]*)?= *['\"]([^'\"]+)", text)
+    version = re.search(r"(?m)^__version__ *(?::[^=\n]*)?= *['\"]([\w.+!-]{1,64})['\"]", text, re.A)
+    cuda = re.search(r"(?m)^cuda *(?::[^=\n]*)?= *['\"]([\d.]{1,16})['\"]", text, re.A)
     if version is None:
         return []
     return [_row(folder, "torch", version.group(1), cuda.group(1) if cuda else None)]
@@ -305,8 +313,8 @@ def _tensorflow(folder: str) -> "list[Values]":
     """
     for name in folders_in(folder, "tensorflow-[0-9]*.dist-info"):
         text = read_of_users(folder + "/tensorflow/python/platform/build_info.py") or ""
-        cuda = re.search(r"['\"]cuda_version['\"][^'\"]+['\"]([\d.]+)", text)
-        version = name.split("-")[1].replace(".dist", "")
+        cuda = re.search(r"['\"]cuda_version['\"][^'\"]+['\"]([\d.]{1,16})['\"]", text)
+        version = name.split("-")[1].replace(".dist", "")[:64]
         return [_row(folder, "tensorflow", version, cuda.group(1) if cuda else None)]
     return []
 

@@ -906,6 +906,7 @@ FAULTS: dict[str, list[Change]] = {
     "storage.network": [kernel_says("nfs: server fs1 not responding, still trying")],
     "stack.installed": [packages("cuda-toolkit-13-9", "13.9.0-1")],
     "stack.frameworks": [
-        setting("frameworks", [{"folder": "/opt/x", "name": "torch", "version": "1.13.1", "cuda": "11.7"}])
+        setting("frameworks", [{"folder": "/opt/x", "name": "torch", "version": "1.13.1", "cuda": "11.7"}]),
+        setting("frameworks", [{"folder": "", "name": "", "version": "", "cuda": None}]),
     ],
 }

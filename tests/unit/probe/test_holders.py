@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from gpuprov.probe.node import host
+from gpuprov.probe.node import host, load, people
 
 PARAMETERS = {"environment": "NCCL_"}
 
@@ -36,26 +40,77 @@ def test_what_the_probe_runs_itself_is_not_stuck(monkeypatch: pytest.MonkeyPatch
     assert host._stuck() == [["a (strange) D name", "12", "io_schedule"]]
 
 
-def test_many_programs_and_variables_of_a_user_hide_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Files that collectors read in place of this machine's: path -> text."""
+    texts: dict[str, str] = {}
+    for module in (host, load, people):
+        monkeypatch.setattr(module, "read_or_none", lambda path, limit=1 << 22: texts.get(path, "")[:limit])
+    monkeypatch.setattr(host, "text_in", lambda path: texts.get(path, ""))
+    monkeypatch.setattr(host, "_runs", lambda *names: False)
+    return texts
+
+
+def with_users(proc: dict[str, str], **users: range) -> None:
+    """Add the processes of users, `u1000`; all of them use a GPU, and sleep in the kernel."""
+    for user, pids in users.items():
+        for pid in pids:
+            proc[f"/proc/{pid}/status"] = f"Uid:\t{user[1:]}\t0\n"
+            proc[f"/proc/{pid}/stat"] = f"{pid} (python) D 1 1"
+
+
+def seen(proc: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Return the pids that each collector lists, with those of the load sample last."""
+    pids = [path.split("/")[2] for path in proc if path.endswith("/stat")]
+    monkeypatch.setattr(host.glob, "glob", lambda _: [f"/proc/{pid}/stat" for pid in pids])
+    for module in (host, load):
+        monkeypatch.setattr(module, "users_of", lambda _: {pid: ["nvidia0"] for pid in pids})
+    monkeypatch.setattr(load, "names_in", lambda path: pids if path == "/proc" else [])
+    found = host.programs(PARAMETERS)
+    gpus: Any = SimpleNamespace(processes=dict)
+    return [
+        [row["pid"] for row in found["holders"]],
+        [int(row[1]) for row in found["stuck"]],
+        [int(pid) for pid in load._programs(gpus)],
+    ]
+
+
+def test_many_programs_and_variables_of_a_user_hide_no_other_program(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Read as many as there are places, each user's in turn, and of each a bounded part of its variables."""
-    texts = {f"/proc/{pid}/status": f"Uid:\t{1000 if pid < 900 else 1001}\n" for pid in range(1, 1001)}
-    texts |= {f"/proc/{pid}/environ": "NCCL_X=1\0" * 9 for pid in range(1, 1001)}
-    variables = "".join(f"NCCL_{number}=1\0" for number in range(16000))
-    texts["/proc/1/environ"] = variables
+    with_users(proc, u1000=range(1, 900), u1001=range(900, 1500))
+    proc["/proc/1/environ"] = "".join(f"NCCL_{number}=1\0" for number in range(16000))
+    for pids in seen(proc, monkeypatch):
+        assert pids == [pid for n in range(200) for pid in (1 + n, 900 + n)][: len(pids)]
+        assert len(pids) in (host.PROCESSES_AT_MOST, load.PROGRAMS_AT_MOST)
+    assert len(people.variables_of("1", re.compile("NCCL_"))) == people.VARIABLES_AT_MOST
 
-    def read(path: str, limit: int = 1 << 22) -> str | None:
-        """Return a file's text; record reads of environments."""
-        if path.endswith("/environ"):
-            opened.append(path)
-        return texts.get(path, "")[:limit]
 
-    opened: list[str] = []
-    monkeypatch.setattr(host, "users_of", lambda pattern: {str(pid): ["nvidia0"] for pid in range(1, 1001)})
-    monkeypatch.setattr(host, "read_or_none", read)
-    monkeypatch.setattr(host, "text_in", lambda path: "")
-    monkeypatch.setattr(host, "names_in", lambda folder: [])
-    monkeypatch.setattr(host, "_stuck", list)
-    holders = host.programs(PARAMETERS)["holders"]
-    assert [row["uid"] for row in holders] == ["1000", "1001"] * (host.PROCESSES_AT_MOST // 2)
-    assert len(opened) == host.PROCESSES_AT_MOST
-    assert len(holders[0]["variables"]) == host.VARIABLES_AT_MOST
+def test_the_numbers_of_a_users_containers_have_one_share(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run a program under each number of a range that newuidmap gives to one user."""
+    with_users(proc, **{f"u{100000 + n}": range(n, n + 1) for n in range(1, 900)}, u1001=range(990, 992))
+    proc[people.SUBORDINATE] = "root:0:4294967295\n1000:100000:65536\nann:165536:65536\nbroken:x:1\n"
+    for pids in seen(proc, monkeypatch):
+        assert pids[:4] == [1, 990, 2, 991]
+
+
+def test_large_variables_and_many_threads_of_a_user_hide_no_other_program(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Share the size, too: what is sent for all of a user's programs is not read if it is too large."""
+    with_users(proc, u1000=range(1, 400), u1001=range(900, 920))
+    for pid in range(1, 400):
+        proc[f"/proc/{pid}/environ"] = "".join(f"NCCL_{n}={'token=x;' * 50}\0" for n in range(150))
+        proc[f"/proc/{pid}/environ"] += f"OMP_NUM_THREADS={'9' * 60000}\0WORLD_SIZE={'�' * 60000}\0"
+    holders, stuck, sampled = seen(proc, monkeypatch)
+    for pids in (holders, stuck, sampled):
+        assert set(range(900, 920)) <= set(pids)
+    assert len(json.dumps(host.programs(PARAMETERS))) < 2 << 20
+    assert {len(value) for value in people.variables_of("1", re.compile("NCCL_")).values()} <= {*range(301)}
+    monkeypatch.setattr(load, "_threads", lambda folder: {str(n): ["x" * 15, n] for n in range(256)})
+    rows = load._programs(SimpleNamespace(processes=dict))  # type: ignore[arg-type]
+    assert {str(pid) for pid in range(900, 906)} <= rows.keys()
+    assert len(json.dumps(rows)) < 300_000

@@ -19,6 +19,7 @@ import pytest
 
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts, Missing
+from gpuprov.probe.node import main as node
 from gpuprov.probe.node.network import interface_addresses
 from gpuprov.probe.payload import (
     ANSWER_LIMIT,
@@ -132,6 +133,25 @@ def test_a_collector_that_crashes_is_alone(programs: Programs) -> None:
     with pytest.raises(Missing, match=r"disks: JSONDecodeError: "):
         _ = facts.disks
     assert set(facts.missing) == {"disks"}
+
+
+@pytest.mark.parametrize(
+    "large",
+    [["x" * 9_000_000], ["\ufffd" * 1_500_000], [[""] * 70_000], {str(n): [] for n in range(70_000)}],
+    ids=["bytes", "escapes", "values", "names"],
+)
+def test_one_large_value_is_left_out_and_no_other(large: object) -> None:
+    """Cover what users choose the size of: texts, characters that JSON escapes, number of processes."""
+    small = {"smi": {"stdout": "x" * 300_000}, "kernel_log": {"kept": [[1.5, "x" * 100]] * 4000}}
+    values = {**small, "programs": large}
+    node.leave_out_largest(values)
+    answer = frame(json.dumps({"collectors": values}).encode())
+    assert parse_answer(answer, NONCE)["collectors"] == {
+        **small,
+        "programs": {"error": "the largest part of more than 8000000 bytes"},
+    }
+    node.leave_out_largest(values)
+    assert values["smi"] == small["smi"]
 
 
 def test_interfaces_are_known_without_ip(programs: Programs) -> None:

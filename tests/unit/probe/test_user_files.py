@@ -123,16 +123,41 @@ def test_many_folders_without_packages_end_the_search_and_not_the_answer(
     """Let a second pass for each look at the clock: the folders of root were found before."""
     (packages(tmp_path / "opt") / "torch/version.py").write_text(VERSION)
     own = f"{tmp_path}/opt/*/lib/python3*/site-packages"
-    monkeypatch.setattr(software, "PYTHON_FOLDERS", (own, f"{tmp_path}/home/*/*/*/site-packages"))
     monkeypatch.setattr(software, "SEARCH_S", 40.0)
+    (packages(tmp_path / "home/zoe") / "torch/version.py").write_text(VERSION)
+    others = software.PYTHON_FOLDERS
+    monkeypatch.setattr(software, "PYTHON_FOLDERS", (own, f"{tmp_path}/home/*/*/*/site-packages", *others))
     seconds = iter(range(10_000))
     clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
     monkeypatch.setattr(software, "time", clock)
     for number in range(500):
         (home / f"a{number // 5}/b{number}").mkdir(parents=True)
-    [row] = software.frameworks({})
-    assert str(tmp_path / "opt") in row["folder"]
+    left_out, zoes, roots = software.frameworks({})
+    assert not left_out["name"]
+    assert str(tmp_path / "opt") in roots["folder"]
+    assert str(tmp_path / "home/zoe") in zoes["folder"]
     assert next(seconds) < 200
+
+
+def test_many_environments_of_a_user_hide_none_of_another(home: Path, tmp_path: Path) -> None:
+    """Look at a home with many environments, and at another with many folders before its only one."""
+    for number in range(60):
+        (packages(home, f"a{number:02}") / "torch/version.py").write_text(VERSION)
+    for number in range(600):
+        (tmp_path / f"home/zoe/a{number}").mkdir(parents=True)
+    (packages(tmp_path / "home/zoe") / "torch/version.py").write_text(VERSION)
+    found = software.frameworks({})
+    assert [row["folder"] for row in found if "zoe" in row["folder"]]
+    assert len(found) <= software.ENVIRONMENTS_AT_MOST + 1
+    assert [row["name"] for row in found].count("") == 1
+
+
+@pytest.mark.parametrize("text", ["9" * 60_000, "\xff" * 60_000, "2.4 .0", "x" * 65])
+def test_a_text_that_is_no_version_is_not_returned(home: Path, text: str) -> None:
+    (packages(home) / "torch/version.py").write_text(f"__version__ = '{text}'\n", "latin-1")
+    (packages(home, "b") / "torch/version.py").write_text(VERSION.replace("12.4", text), "latin-1")
+    [row] = software.frameworks({})
+    assert (row["version"], row["cuda"]) == ("2.4.0", None)
 
 
 def test_a_pipe_is_not_opened(home: Path) -> None:

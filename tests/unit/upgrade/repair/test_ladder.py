@@ -21,6 +21,8 @@ from gpuprov.errors import InvalidInput, NodeFailed, Refused, Silent, Unreachabl
 from gpuprov.history.ledger import Event
 from gpuprov.model.lock import read_lock
 from gpuprov.model.rollout import Hook, Hooks, Rollout
+from gpuprov.probe.node.main import leave_out_largest
+from gpuprov.probe.payload import ANSWER_LIMIT
 from gpuprov.ssh.dispatch import DIRECT
 from gpuprov.untrusted import ShellLine
 from gpuprov.upgrade.journal import NAME, Journal
@@ -253,6 +255,18 @@ def test_a_rule_that_cannot_judge_any_more_has_found_nothing_mended() -> None:
     assert look.not_mended(before, Patient("unknown", unknown=("errors.xid",))).startswith(
         "unknown: errors.xid"
     )
+
+
+def test_what_users_make_too_large_to_be_read_leaves_a_node_mended() -> None:
+    """Leave out what is about users only; a node whose whole answer is refused would get the next rung."""
+    collectors = virtual()
+    collectors["programs"]["holders"] = ["x" * ANSWER_LIMIT]
+    collectors["frameworks"] = ["y" * (ANSWER_LIMIT - 1_000_000)]
+    leave_out_largest(collectors)
+    assert len(json.dumps(collectors)) < ANSWER_LIMIT
+    now = examined(as_examined(collectors))
+    assert now.verdict == "unknown"
+    assert look.not_mended(Patient("reset", rules=("errors.xid",)), now) == ""
 
 
 def mended(days: float, unit: str = "", node: str = "gpu01", run: str = "") -> Event:
