@@ -119,12 +119,13 @@ def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "lis
         for each in repositories()
         if each.enabled and each.path != rewritten and not set(each.urls) & set(own)
     ]
+    known = {path: is_of_distribution(path) for path in {each.path for each in others}}
+    others = [each for each in others if each.unsigned or not known[each.path]]
     offered = _offered([each.id for each in others], packages)
     rows = []
     for each in others:
         address, names = " ".join(each.urls[:1]), sorted(offered.get(each.id, ()))
-        offers_any = names or re.search("nvidia", address, re.I)
-        if offers_any and (each.unsigned or not is_of_distribution(each.path)):
+        if names or re.search("nvidia", address, re.I):
             place = f"{each.path}:{each.line}"
             rows.append([place, IN_URL.sub("", address), each.unsigned, names[:NAMED_AT_MOST]])
     return sorted(rows)

@@ -47,7 +47,9 @@ def test_a_repository_is_not_hidden_by_what_users_do_to_dnf(
     status: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Have dnf kept busy, or without room for its lock: a user can fill the disk of /var."""
-    monkeypatch.setattr(gpuprov_node, "run", lambda *_words, seconds=60: (status, ""))
+    monkeypatch.setattr(
+        gpuprov_node, "run", lambda *words, seconds=60: (0 if words[0] == "rpm" else status, "")
+    )
     other = gpuprov_repos.Repository("/etc/yum.repos.d/x.repo", 1, "x", ("https://x.example",), True, "")
     monkeypatch.setattr(gpuprov_repos, "repositories", lambda: [other])
     monkeypatch.setattr(effective, "find_program", lambda name: None if name == "apt-get" else name)

@@ -141,7 +141,9 @@ def test_repositories_that_are_not_the_locks(tmp_path: Path, monkeypatch: pytest
         [f"{tmp_path}/site.repo:1", "http://site/nvidia", "", ["libnccl"]]
     ]
     monkeypatch.setattr(repos, "output", lambda *_, **__: "epel-release")
+    monkeypatch.setattr(repos, "answer", pytest.fail)  # dnf takes a second where all are the distribution's
     assert repos.offers([own], ["libnccl"]) == []
+    monkeypatch.setattr(repos, "answer", lambda *_, **__: "site\tlibnccl\n")
     monkeypatch.setattr(repos, "repositories", lambda: [each._replace(unsigned="gpgcheck") for each in found])
     assert [row[2] for row in repos.offers([own], ["libnccl"])] == ["gpgcheck"]
 
