@@ -1,12 +1,14 @@
 """Compares this checkout with another revision: the same steps on equal new nodes, in one run.
 
-    scripts/bench revisions --against REVISION [--rounds 2] [--nodes 4]
+    scripts/bench revisions --against REVISION [--rounds 2] [--nodes 4] [--once]
 
 Each revision locks with its own code, applies to new nodes with a module that one builder compiles and
 reboots them (`once`; DKMS is real, a stub replaces the compiler), applies a changed clock (`apply`), applies
 again without changes (`again`), runs drift (`drift`) and upgrades to another driver (`upgrade`). The order of
-the revisions changes from round to round: an even number of rounds is fair. The ratio is that of the medians.
-Processor seconds are those of the nodes and of gpuprov; other load on the machine changes them little.
+the revisions changes from round to round: an even number of rounds is fair. --once leaves out all steps but
+the first, whose time varies most (packages of new nodes), for more rounds of it. The ratio is that of the
+medians. Processor seconds are those of the nodes and of gpuprov; other load on the machine changes them
+little.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -73,6 +75,7 @@ def main() -> int:
     parser.add_argument("--against", required=True, help="a commit or tag, such as HEAD~10")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
     times: dict[str, Times] = {"before": defaultdict(list), "now": defaultdict(list)}
     here = Path(__file__).parents[2]
@@ -82,7 +85,7 @@ def main() -> int:
         lab = stack.enter_context(Lab(f"bench-revisions-{os.getpid()}"))
         for turn in range(options.rounds):
             for revision in revisions if turn % 2 == 0 else reversed(revisions):
-                measure(lab, revision, options.nodes, times[revision.name])
+                measure(lab, revision, options.nodes, times[revision.name], only_once=options.once)
     return report(times)
 
 
@@ -99,8 +102,8 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def measure(lab: Lab, revision: Revision, count: int, times: Times) -> None:
-    """Run one revision's steps on new nodes."""
+def measure(lab: Lab, revision: Revision, count: int, times: Times, *, only_once: bool) -> None:
+    """Run one revision's steps on new nodes, or only the first of them."""
     nodes = lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)])
     for node in nodes:
         play_compiler(node, NEWER, OLDER)
@@ -112,12 +115,18 @@ def measure(lab: Lab, revision: Revision, count: int, times: Times) -> None:
         state(lab, revision, folder, NEWER)
         step = partial(timed, lab, revision, folder, times)
         step("once", "apply", "--yes")
-        state(lab, revision, folder, NEWER, clocks={"graphics": 1395, "memory": 1593})
-        step("apply", "apply", "--yes")
-        step("again", "apply", "--yes")
-        step("drift", "drift")
-        step("upgrade", "upgrade", "--to", "other.lock.yml", "--yes")
+        if not only_once:
+            later_steps(lab, revision, folder, step)
     lab.down([node.name for node in nodes])
+
+
+def later_steps(lab: Lab, revision: Revision, folder: Path, step: Callable[..., None]) -> None:
+    """Run the steps after the first on the same nodes."""
+    state(lab, revision, folder, NEWER, clocks={"graphics": 1395, "memory": 1593})
+    step("apply", "apply", "--yes")
+    step("again", "apply", "--yes")
+    step("drift", "drift")
+    step("upgrade", "upgrade", "--to", "other.lock.yml", "--yes")
 
 
 def state(lab: Lab, revision: Revision, folder: Path, driver: str, **settings: Any) -> None:
