@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 LINES_AT_MOST = 4000
 OF_A_KIND, KINDS = 200, 256
 """Maximum numbers of lines of one kind, and of kinds, with as many more for errors with a code: further kinds
-are one together. So no line, however often it comes, pushes out one of another kind.
+are one together. So no line, however often it comes, pushes out one of another kind. `_BEGIN` and `_SAID` are
+closed lists, so that the kinds of a user's messages are few.
 """
 LINE_LIMIT = 600
 """Maximum length of a line in characters."""
@@ -37,31 +38,56 @@ WANTED = re.compile(
     r"|version magic|disagrees about version of symbol|Unknown symbol|GPL-only symbol|gdrdrv|libspdm_"
 )
 """Pattern of the lines that are kept."""
-_PCI = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
+_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.\d"
 _NAMED = (
     r"(?!.{1,15}?(?:\[\d{1,10}\]| ?\(\d{1,10}\)[: ]| invoked oom-killer:| cpuset=|: page allocation "
     r"|: vmalloc\b)|[^\s:/]{1,15}(?: \(\w{1,20}\))?: "
-    r"(?:option \w{1,32}: |Mode \"|Recording |renamed from |port \d|\(slave ))"
+    r"(?:option \w{1,32}: |Mode \"|Recording |renamed from |[Pp]ort (?:device )?\S|\(slave "
+    r"|Caught tx_queue_len|Setting \S{1,15} as |Device \S{1,15} |(?:entered|left) \w{1,20} mode))"
 )
 """No beginning of a message about a program (`NAME[PID]: segfault at 0 … in FILE[…]`) or a network interface
 (`NAME: option mode: invalid value (TEXT)`), which a user can have in a namespace of their own.
 
-Name and text are the user's, as are the names of the file and of a control group.
+Name and text are the user's, as are the names of the file and of a control group. An interface's name has up
+to 15 characters, without blanks and colons; a program's may have both.
 """
-OF_DEVICES = re.compile(
-    _NAMED + r"(?:NVRM[: ]|nvidia[\w-]{0,30}[: ]|nouveau |gdrdrv: |nv_peer_mem[: ]|The NVIDIA |\[drm[\]:]"
-    r"|libspdm_\w{12,40}: |BAR\d: |AER: "
-    rf"|(?:mlx[45]_(?:core|ib)|pcieport|pciehp|pci|vfio-pci|nova\w{{0,10}}) {_PCI}|mlx[45]_\w{{2,4}}: "
-    r"|mce: \[Hardware|mce: CPU|(?:\{\d{1,9}\})?\[Hardware Error\]|EDAC (?:MC\d|\w{3,20}:)|rcu: (?:INFO|rcu_)"
-    r"|(?:watchdog: |NMI watchdog: )?BUG: soft lockup|(?:NMI )?watchdog: |nvme nvme\d|sd \d{1,4}:\d"
-    r"|ata\d{1,4}[.:]|(?:blk_update_request|print_req_error): |Buffer I/O error on|md/raid[\d:]"
+_BEGIN = (
+    r"NVRM[: ]|(?:nvidia(?:[_-](?:modeset|uvm|drm|peermem|fs|nvlink|nvswitch\d{0,3}|vgpu[_-]vfio|gpu|caps"
+    r"|current(?:[_-](?:open|modeset|uvm|drm|peermem))?))?|nv_peer_mem|nouveau|nova(?:[_-](?:core|drm))?)"
+    rf"(?:: | {_PCI}| (?=nv_))|gdrdrv: |The NVIDIA |\[drm[\]:]|libspdm_(?=\w{{12,40}}: )|BAR\d: |AER: "
+    rf"|(?:mlx[45]_(?:core|ib|en)|pcieport|pciehp|pci|vfio-pci) {_PCI}"
+    r"|mlx[45]_(?:core|ib|en|vdpa|(?:bond_)?\d{1,3}): "
+    r"|mce: \[Hardware|mce: CPU|(?:\{\d{1,9}\})?\[Hardware Error\]|EDAC (?:MC\d|(?=\w{3,20}:))"
+    r"|rcu: (?:INFO|rcu_)|(?:watchdog: |NMI watchdog: )?BUG: soft lockup|(?:NMI )?watchdog: |nvme nvme\d{1,4}"
+    r"|sd \d{1,4}:\d|ata\d{1,4}[.:]|(?:blk_update_request|print_req_error): |Buffer I/O error on|md/raid[\d:]"
     r"|(?:I/O|critical \w{6}) error, dev |EXT4-fs (?:error|warning)? ?\(|XFS \(|nfs: server |DMAR: |AMD-Vi: "
-    r"|Lockdown: |Loading of (?:un|mod)|PKCS#7 |Required key not|Key was rejected|Kernel is locked)"
+    r"|Lockdown: |Loading of (?:un|mod)|PKCS#7 |Required key not|Key was rejected|Kernel is locked"
 )
-"""Beginnings of the messages of drivers, and of the kernel about devices.
+OF_DEVICES = re.compile(_NAMED + f"(?:{_BEGIN})")
+"""Beginnings of the messages of drivers, and of the kernel about devices: a closed list.
 
 All others may begin with a name that a user chooses, or quote a path.
 """
+_OF_PROGRAMS = re.compile(
+    _NAMED
+    + r"(?:INFO: task |BUG: |Oops: |general protection fault, |RIP: |(?:Memory cgroup o|O)ut of memory: )"
+)
+"""Beginnings of the kernel's messages about programs that no name of a user has pushed out."""
+_SAID = re.compile(
+    r"API mismatch|[Vv]ersion m(?:ismatch|agic)|fallen off|[nN]it_?[aA]dapter[: ]|module->open|probe routine"
+    r"|installed in |supported |this system|driver release|Legacy |legacy GPU|only ready|open kernel"
+    r"|I/O region|BAR ?\d\S? |64-bit BAR|NV_ERR_(?:RESET_REQUIRED|NO_MEMORY)|global fatal|find an IRQ"
+    r"|pci_enable_device|request_mem_region|copy vbios|WPR2 already|for GFW|GSP (?:firmware|task|RM|heart)"
+    r"|irmware load|gsp\w{0,20}\.bin|_?k[fg]sp(?=\w{1,60}: )|CrashCat Report"
+    r"|eartbeat timed|SPDM: |onfCompute: "
+    r"|GSP-DMA |to remove|GPU removal|loading |Loading |p2p_free_callback|disagrees about|Unknown symbol"
+    r"|GPL-only symbol|module verif|out-of-tree|HMM |n't recover|device recovery|IO_PAGE_FAULT|\[DMA "
+    r"|rror(?:: severity=(?:Unc|C)orrect)?(?!\])|severity: \w{4}|AER: (?:Multiple )?(?:Unc|C)orrect"
+    r"|ink [Dd](?:own|OWN)|not present"
+    r"|power state|insufficient power|Port module|health compromised|synd 0x|ink [Uu]p|lost carrier"
+    r"|\d (?:CE|UE)\b|achine [Cc]heck|timeout|reset controller|controller is|orruption|[Ss]hut|not resp"
+)
+"""Texts that the doctor's rules look for, and some others: the closed list for the second part of a kind."""
 _CODE = re.compile(
     r"NVRM: (?:GPU at )?Xid \([0-9a-zA-Z:. -]{1,60}\)[^:]{0,100}: \d{1,3}\b"
     r"|nvidia-nvswitch\d{1,3}: SXid \([0-9a-zA-Z:.]{1,40}\): \d{3,6}\b"
@@ -126,8 +152,8 @@ def read_log() -> "tuple[list[str], int, Kinds]":
 class Kinds:
     """The last lines of each kind of message, from sources that may have the same lines.
 
-    A kind is an error's code with its device, or the beginning of a message about a device; all lines about
-    programs and users' interfaces are one kind.
+    A kind is an error's code with its device, or the beginning of a message about a device and what it says;
+    all lines that begin with the name of a program or of a user's interface are one kind.
     """
 
     def __init__(self) -> None:
@@ -185,10 +211,12 @@ def kind_of(text: str) -> str:
     """Return the kind of a message; its numbers, which differ from line to line, do not count. `program` for
     a message that is not about a device.
     """
-    if not OF_DEVICES.match(text):
-        return "program"
-    code = _CODE.match(text)
-    return code.group() if code else re.sub(r"\d+", "0", text[:24])
+    begin = OF_DEVICES.match(text)
+    if begin is None:
+        about = _OF_PROGRAMS.match(text)
+        return about.group() if about else "program"
+    code, said = _CODE.match(text), _SAID.search(text, begin.end())
+    return code.group() if code else re.sub(r"\d+", "0", begin.group() + (said.group() if said else ""))
 
 
 def _journal() -> "Iterator[tuple[float, str]]":

@@ -153,6 +153,59 @@ def test_names_of_users_push_out_no_error(machine: Log, line: str) -> None:
     assert LOST in texts()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvidia-{}: entered promiscuous mode",
+        "nvidia_{}: left allmulticast mode",
+        "mlx5_{}: entered promiscuous mode",
+        "NVRM: Port device BAR{} added",
+        "NVRM: Setting {} as primary slave",
+        "NVRM: an unknown text with the name {}",
+        "nvidia: Device {} is up. Set it down before adding it as a team port",
+        "BUG: {}[1]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
+    ],
+)
+def test_interfaces_that_users_name_push_out_no_message_of_a_driver(machine: Log, line: str) -> None:
+    """Write more names than there are kinds before the errors, and more than a kind has lines after them."""
+    errors = [
+        "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error message received from 0000:c1:00.0",
+        "NVRM: GPU at PCI:0000:c1:00: GPU-11111111-2222 GPU has fallen off the bus.",
+        "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid: NVRM: BAR1 is 0M @ 0x0",
+        "INFO: task python:812 blocked for more than 120 seconds.",
+        "mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error",
+        "nvidia-nvswitch3: Version mismatch",
+    ]
+    names = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=4)][: 3 * KINDS]
+    lines = [line.format(name) for name in names]
+    machine.says([*lines, *errors, *lines])
+    assert not set(errors).difference(texts())
+
+
+def test_kinds_are_of_closed_lists() -> None:
+    """Name interfaces like drivers, with all letters: there are as many kinds as drivers."""
+    begins = ("NVRM", "nvidia", "nvidia-{}", "nvidia_{}", "nvidia-nvswitch{}", "mlx5_{}", "nova{}", "EDAC {}")
+    begins += ("libspdm_{}", "BAR{}", "ata{}", "pci 0{}:00.0", "XFS ({}", "nvme nvme{}", "rcu", "DMAR", "{}")
+    names = ["".join(letters) for letters in itertools.product("abcdef0-_", repeat=4)]
+    texts = ("entered promiscuous mode", "Caught tx_queue_len zero misconfig", "a text with {}")
+    kinds = {
+        module.kind_of(f"{begin}: {text}".replace("{}", name))
+        for begin in begins
+        for text in texts
+        for name in names
+    }
+    assert len(kinds) < KINDS // 8
+
+
+def test_errors_of_two_kinds_of_one_device_are_two_kinds(machine: Log) -> None:
+    port = "pcieport 0000:00:01.0: "
+    fatal = f"{port}PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
+    corrected = f"{port}PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Receiver ID) "
+    machine.says([fatal, f"{port}AER: Uncorrected (Fatal) error message received"])
+    machine.says(f"{text}{number}" for text in (corrected, f"{port}AER: Corrected ") for number in range(999))
+    assert texts()[:2] == [fatal, f"{port}AER: Uncorrected (Fatal) error message received"]
+
+
 def test_all_kinds_together_are_bounded(machine: Log) -> None:
     """Log errors of more kinds than there are: each has its share, and the last ones of each are there."""
     kinds = [(bus, code) for bus in range(16) for code in range(1, 21)]
