@@ -105,9 +105,30 @@ _UNSET = re.compile(r"(?i)default|filled|none|unknown|(?:0*1?2?3?4?5?6?7?8?9?0*|
 class Examination(Facts):
     """Facts with values of more collectors (`CLOSER_PROBE`); its properties raise as those of `Facts`."""
 
-    @part
+    @property
     def kernel_log(self) -> tuple[LogLine, ...]:
-        """Relevant lines of the kernel log, oldest first, each cut at `LOG_LINE` characters."""
+        """Relevant lines of the kernel log, oldest first, each cut at `LOG_LINE` characters; counted in
+        `searches`.
+        """
+        self.__dict__["_searches"] = self.searches + 1
+        return self._kernel_log
+
+    @property
+    def searches(self) -> int:
+        """The number of times that the kernel log was searched: without a fault, a rule that has searched a
+        log with `unread` does not know whether there is one.
+        """
+        return int(self.__dict__.get("_searches", 0))
+
+    @property
+    def unread(self) -> str:
+        """The reason why messages may be missing from the kernel log; empty without one."""
+        log = self.collectors.get("kernel_log")
+        return str(log.get("unread") or "")[:LOG_LINE] if isinstance(log, dict) else ""
+
+    @part
+    def _kernel_log(self) -> tuple[LogLine, ...]:
+        """The value of `kernel_log`, read once."""
         raw = self.raw("kernel_log")
         now = datetime.fromisoformat(self.collected_at).timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
@@ -125,14 +146,14 @@ class Examination(Facts):
         Raises:
             Missing: the log could not be read.
         """
-        return _matching(self._of_devices, patterns)
+        return _matching(self._of_devices if self.kernel_log else (), patterns)
 
     @part
     def _of_devices(self) -> list[tuple[LogLine, str]]:
         """Messages of drivers and about devices in the kernel log, with their text without program names, and
         with one blank after the driver's name: some lines of its longer messages have two.
         """
-        devices = (line for line in self.kernel_log if OF_DEVICES.match(line.text))
+        devices = (line for line in self._kernel_log if OF_DEVICES.match(line.text))
         return [(line, _INDENTED.sub("NVRM: ", _QUOTED.sub(r"\1", line.text))) for line in devices]
 
     def program_lines(self, *patterns: str) -> list[LogLine]:

@@ -118,12 +118,15 @@ def judged(
     """Judge one machine by the rules of a table; return the faults, and rule → why it could not judge, or
     that it has more than `FAULTS` faults, of which the first are kept.
 
+    A rule cannot judge if it finds no fault and has searched a kernel log that may lack messages.
+
     Args:
         failed: returns the reason for an exception that no rule should raise.
     """
     found: list[Fault] = []
     unknown: dict[str, str] = {}
     for rule in table:
+        searches = seen.searches
         try:
             faults = limited(rule.predicate(seen))
         except GpuprovError as error:
@@ -132,6 +135,8 @@ def judged(
             unknown[rule.name] = shortened(failed(error))
         else:
             found += [replace(fault, rule=rule.name, health=class_of(fault, rule)) for fault in faults]
+            if not faults and seen.unread and seen.searches > searches:
+                unknown[rule.name] = shortened(f"kernel_log: {seen.unread}")
             if len(faults) == FAULTS:
                 unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
     return found, unknown

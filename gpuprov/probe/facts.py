@@ -129,7 +129,7 @@ class part(cached_property[T]):  # noqa: N801
         Raises:
             Missing: the collector failed, or its values cannot be parsed.
         """
-        name = str(self.attrname)
+        name = str(self.attrname).lstrip("_")
         known: dict[str, tuple[str, str]] = {}
         if instance is not None:
             known = instance.__dict__.setdefault("_missing", known)

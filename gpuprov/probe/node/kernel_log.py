@@ -28,6 +28,16 @@ LINE_LIMIT = 600
 """Maximum length of a line in characters."""
 RING = "/dev/kmsg"
 TRUSTED = ("_TRANSPORT=kernel", "SYSLOG_IDENTIFIER=kernel")
+_MISSED = ("+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606")
+"""The journal's own messages that it has missed some of the kernel."""
+_START_S = 600
+"""Seconds after boot in which missed messages do not count: large machines write more than the ring holds."""
+UNREAD = (
+    "journalctl was ended before the beginning of the boot",
+    "the journal has missed messages of the kernel",
+    "there were too many kinds of messages",
+)
+"""Reasons why errors may be missing from what is read."""
 WANTED = re.compile(
     r"NVRM|\bS?Xid\b|nvidia|nouveau|\bnova|PCIe Bus Error|\bAER:|pciehp|fallen off|PCIe bandwidth|BAR \d"
     r"|[Ll]ockdown|unavailable key|module verification|Key was rejected|Out of memory|oom-kill|Killed process"
@@ -104,24 +114,25 @@ def kernel_log(parameters: "Values") -> "Any":
 
     Only lines of the kernel itself count. Times are in seconds since the epoch; secrets are hidden. `lines`
     is the number of all lines read, `left_out` of relevant ones that are not returned: an empty log proves
-    nothing, so it is a failure.
+    nothing, so it is a failure. `unread` is there if errors may be missing: one of `UNREAD`.
 
     Raises:
         Failed: no log can be read, or it is empty.
     """
-    sources, count, kinds = read_log()
+    sources, count, kinds, unread = read_log()
     kept, left_out = kinds.lines()
-    return {
+    result = {
         "source": " and ".join(sources),
         "lines": count,
         "left_out": left_out,
         "kept": [[seconds, redact(text)] for seconds, text in kept],
     }
+    return dict(result, unread=unread) if unread else result
 
 
-def read_log() -> "tuple[list[str], int, Kinds]":
+def read_log() -> "tuple[list[str], int, Kinds, str]":
     """Return the sources of the kernel's log, the number of lines read, and the relevant ones, cut to
-    `LINE_LIMIT`. A source that cannot be read is left out.
+    `LINE_LIMIT`. A source that cannot be read is left out. The last value is one of `UNREAD`, or empty.
 
     They are those of the journal, and of /dev/kmsg: who fills the journal, as each user can, makes it forget
     the kernel's messages too. The journal is read from its end: with millions of messages, which users can
@@ -130,12 +141,15 @@ def read_log() -> "tuple[list[str], int, Kinds]":
     Raises:
         Failed: no log can be read, or it is empty.
     """
-    reason, sources, count, kinds = "no kernel log can be read", [], 0, Kinds()
+    reason, sources, count, kinds, unread = "no kernel log can be read", [], 0, Kinds(), ""
     for source in (_journal, _ring):
         before = count
         kinds.begin_source(newest_first=source is _journal)
         try:
             for seconds, text in source():
+                if seconds is None:
+                    unread = text
+                    continue
                 count += 1
                 if WANTED.search(text):
                     kinds.add(seconds, text[:LINE_LIMIT])
@@ -146,7 +160,7 @@ def read_log() -> "tuple[list[str], int, Kinds]":
             sources.append(source.__name__.strip("_"))
     if not sources:
         raise Failed(reason)
-    return sources, count, kinds
+    return sources, count, kinds, unread or (UNREAD[2] if kinds.overflow() else "")
 
 
 class Kinds:
@@ -194,6 +208,10 @@ class Kinds:
             lines.appendleft((seconds, text))
         self._totals[kind] += 1
 
+    def overflow(self) -> bool:
+        """Return whether lines of kinds beyond the limits are left out."""
+        return self._totals["others"] > OF_A_KIND
+
     def lines(self) -> "tuple[list[tuple[float, str]], int]":
         """Return at most `LINES_AT_MOST` lines, the oldest first, and the number of those left out.
 
@@ -219,9 +237,9 @@ def kind_of(text: str) -> str:
     return code.group() if code else re.sub(r"\d+", "0", begin.group() + (said.group() if said else ""))
 
 
-def _journal() -> "Iterator[tuple[float, str]]":
+def _journal() -> "Iterator[tuple[float | None, str]]":
     """Yield time and text of the kernel's messages in the journal since boot, the newest first, those that
-    can be read in 15 s.
+    can be read in 15 s; and None with a reason of `UNREAD`.
 
     `_TRANSPORT` is what the journal itself notes; any user can write SYSLOG_IDENTIFIER.
 
@@ -232,7 +250,8 @@ def _journal() -> "Iterator[tuple[float, str]]":
     if program is None:
         raise Failed("journalctl is not installed")
     child = subprocess.Popen(
-        (program, "-b", "--reverse", *TRUSTED, "-o", "short-unix", "--no-pager", "-q", "--no-hostname"),
+        (program, "-b", "--reverse", "-o", "short-unix", "--no-pager", "-q", "--no-hostname")
+        + (*TRUSTED, *_MISSED),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -244,14 +263,21 @@ def _journal() -> "Iterator[tuple[float, str]]":
     watch = threading.Timer(15, stop, (child,))
     watch.daemon = True
     watch.start()
+    started, count = time.time() - time.monotonic() + _START_S, 0
     try:
         assert child.stdout is not None  # noqa: S101
         with child.stdout:
             lines = (line.decode("utf-8", "replace") for line in child.stdout if line.endswith(b"\n"))
             for stamp, text in _whole(lines):
+                count += 1
                 origin = _ORIGIN.match(text)
                 if origin:
                     yield stamp, text[origin.end() :].strip()
+                elif stamp > started and text.startswith("systemd-journald[") and ": Missed " in text:
+                    yield None, UNREAD[1]
+        code = child.wait()
+        if code < 0 or (code and count):  # it also fails where the journal has nothing of this boot
+            yield None, UNREAD[0]
     finally:
         watch.cancel()
         CHILDREN.discard(child)
@@ -276,7 +302,7 @@ def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":
         yield begun, " ".join(parts)
 
 
-def _ring() -> "Iterator[tuple[float, str]]":
+def _ring() -> "Iterator[tuple[float | None, str]]":
     """Yield time and text of the kernel's records in /dev/kmsg up to the newest; raises as `open_ring`."""
     handle = open_ring()
     try:

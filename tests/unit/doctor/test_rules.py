@@ -30,6 +30,7 @@ from tests.unit.doctor.machines import (
     bare_metal,
     edit_smi,
     hca,
+    log,
 )
 
 ACTION = "NVRM: Xid (PCI:0000:00:06): 154, GPU recovery action changed from {} to {}"
@@ -141,6 +142,21 @@ def test_what_could_not_be_read_is_never_healthy() -> None:
     nothing = diagnose(as_examined({"system": result["system"]}))
     assert nothing.verdict == "unsure"
     assert len(nothing.unknown) > len(rules()) / 2
+
+
+def test_a_rule_that_finds_nothing_in_a_part_of_the_log_cannot_judge() -> None:
+    """Keep the faults in what was read, and the rules that do not read it."""
+    result = bare_metal()
+    result["kernel_log"]["unread"] = "journalctl was ended before the beginning of the boot"
+    found = diagnose(as_examined(result))
+    assert (found.verdict, found.faults) == ("unsure", ())
+    said = "kernel_log: journalctl was ended before the beginning of the boot"
+    assert {"errors.xid", "errors.sxid", "driver.vermagic", "network.card"} <= dict(found.unknown).keys()
+    assert set(dict(found.unknown).values()) == {said}
+    assert not {"bus.count", "memory.pending"}.intersection(dict(found.unknown))
+    log(result, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.")
+    found = diagnose(as_examined(result))
+    assert "errors.xid" in {fault.rule for fault in found.faults}.difference(dict(found.unknown))
 
 
 @pytest.mark.thorough

@@ -249,6 +249,42 @@ def test_the_newest_messages_are_read_if_there_is_no_time_for_all(machine: Log) 
     result = kernel_log({})
     assert result["source"] == "journal and ring"
     assert sorted(text for _, text in result["kept"]) == [LOST, CRASH.format(9)]
+    assert result["unread"] == "journalctl was ended before the beginning of the boot"
+
+
+def test_a_journalctl_that_was_ended_without_an_answer_is_stated(machine: Log) -> None:
+    machine.says([LOST])
+    machine.rings([CRASH.format(9)])
+    machine.characters = 0
+    assert kernel_log({})["unread"] == "journalctl was ended before the beginning of the boot"
+
+
+@pytest.mark.parametrize(("seconds", "stated"), [(60, False), (4000, True)])
+def test_messages_that_the_journal_has_missed_are_stated(
+    machine: Log, monkeypatch: pytest.MonkeyPatch, seconds: int, stated: bool
+) -> None:
+    """Lose messages at boot, when large machines write more than the ring holds, or later."""
+    boot = 1_795_700_000
+    monkeypatch.setattr(module, "time", Mock(time=lambda: boot + 9000.0, monotonic=lambda: 9000.0))
+    machine.journal = [
+        f"{boot + 1}.5 kernel: {LOST}",
+        f"{boot + seconds}.5 systemd-journald[7]: Missed 811 kernel messages",
+        f"{boot + seconds}.6 kernel: systemd-journald[7]: Missed 811 kernel messages",
+    ]
+    result = kernel_log({})
+    assert result.get("unread") == ("the journal has missed messages of the kernel" if stated else None)
+    assert (texts(), result["lines"]) == ([LOST], 2)
+    assert machine.arguments[-3:] == ("+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606")
+
+
+def test_kinds_beyond_the_limits_are_stated(machine: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.says([LOST, *(f"nvme nvme0: {word}" for word in ("timeout", "controller is down"))])
+    assert "unread" not in kernel_log({})
+    monkeypatch.setattr(module, "KINDS", 1)
+    machine.says(
+        [*(f"nvme nvme0: controller is down {number}" for number in range(OF_A_KIND)), "nvme nvme0: timeout"]
+    )
+    assert kernel_log({})["unread"] == "there were too many kinds of messages"
 
 
 def test_a_pipe_is_no_log(machine: Log) -> None:
