@@ -230,7 +230,8 @@ def _drives(document: Document) -> Iterator[Finding]:
 
 
 def _xids(document: Document) -> Iterator[Finding]:
-    """Check that the kernel log contains no new Xid errors; warn if it was not read to its end.
+    """Check that the kernel log contains no new Xid errors and has lost no message; warn if there is no
+    log.
 
     Those of programs are left out: any user can cause one, and a step of acceptance that causes one fails.
     """
@@ -239,7 +240,10 @@ def _xids(document: Document) -> Iterator[Finding]:
     faults = [text for text in texts if not ((code := CODE.match(text)) and int(code[1]) in OF_PROGRAMS)]
     if faults:
         yield Finding("bad", "xid.new", f"the driver reported errors under load: {faults[-1]}")
-    if "error" in found or "lines" not in found:
+    if "lost" in found:
+        text = f"Xid errors may have been lost: {found['lost']}"
+        yield Finding("bad", "xid.lost", f"{text}; `sudo dmesg -w` shows who or what floods it")
+    elif "error" in found or "lines" not in found:
         why = found.get("error", "the kernel log was not read")
         yield Finding("warn", "xid.unread", f"Xid errors are not known: {why}")
 

@@ -113,8 +113,9 @@ OF_GPUS = (
     *("bus", "refused", "module", "board", "guests", "firmware", "driver", "access", "errors", "readings"),
     *("memory", "fabric", "switches", "cuda"),
 )
-"""Concerns of whose rules each has to judge, or a node is neither healthy nor mended. No user of the node can
-keep them from it; the others are about programs, the host and its software.
+"""Concerns of whose rules each has to judge, or a node is neither healthy nor mended. A user of the node can
+keep them from it only by messages of the kernel without end; the others are about programs, the host and its
+software.
 """
 
 

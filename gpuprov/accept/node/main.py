@@ -191,10 +191,19 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         result["dcgm"] = _unwrapped(crew.ask([worker], "diag", [run, seconds], seconds + SPARE_S)[0])
         worker.end()
     result["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
-    result["after"]["xids"] = log.answer if log.alive and log.answer else {"error": "no kernel log is read"}
+    result["after"]["xids"] = _xids(log)
     _attribute(result["gpus"], sampler.lines)
     result["seconds"] = round(time.monotonic() - begun, 2)
     return result
+
+
+def _xids(log: "Worker") -> "Values":
+    """Return what the worker for the kernel's log knows; `error` if it cannot read one, as in containers."""
+    if "lines" not in (log.answer or {}):
+        return {"error": "no kernel log is read"}
+    return (
+        log.answer if log.alive else dict(log.answer, lost="the process that read the kernel's log was ended")
+    )
 
 
 def refusal(before: "Values", plan: "Values") -> "str | None":

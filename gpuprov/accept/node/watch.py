@@ -1,5 +1,6 @@
 """Samples of the GPUs under load, and their error counters before and after; read only."""
 
+import contextlib
 import json
 import os
 import re
@@ -157,9 +158,13 @@ def sample_summary(samples: "list[Any]", index: int, begun: float, ended: float)
 def follow(pipe: int) -> None:
     """Write a line of JSON, what `new_xids` yields from now on, until the pipe is closed.
 
+    It runs before users' programs, with which they could keep it from a processor while they write messages.
+
     Raises:
         Failed, OSError: the kernel's log cannot be read.
     """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     for result in new_xids(open_ring(os.SEEK_END)):
         os.write(pipe, (json.dumps(result) + "\n").encode())
 
@@ -167,19 +172,19 @@ def follow(pipe: int) -> None:
 def new_xids(ring: int) -> "Iterator[Values]":
     """Yield what is known of the Xids in records of the kernel's log, at first and after each change.
 
-    `lines` has time and text of the first Xid of each code and GPU, with secrets hidden; `error` is there if
+    `lines` has time and text of the first Xid of each code and GPU, with secrets hidden; `lost` is there if
     records were overwritten before they were read.
     """
     result, seen = {"lines": []}, set()  # type: Values, set[str]
     yield result
     while select.select([ring], [], []):
-        for seconds, text in records(ring):
+        for seconds, text in records(ring, b"Xid"):
             kind = "lost" if text is None else kind_of(text) if XID.match(text) else ""
             if not kind or kind in seen:
                 continue
             seen.add(kind)
             if text is None:
-                result["error"] = "the kernel's log was overwritten before it was read"
+                result["lost"] = "the kernel's log was overwritten before it was read"
             else:
                 result["lines"].append({"at": seconds, "text": redact(text)})
             yield result

@@ -328,24 +328,26 @@ def open_ring(place: int = os.SEEK_SET) -> int:
     raise Failed(RING + " is no device")
 
 
-def records(handle: int) -> "Iterator[tuple[float, str | None]]":
-    """Yield time and text of the kernel's records from /dev/kmsg up to the newest; times since the epoch, and
-    None in place of the text of records that were overwritten before they were read.
+def records(handle: int, word: bytes = b"") -> "Iterator[tuple[float, str | None]]":
+    """Yield time and text of the kernel's records with a word from /dev/kmsg up to the newest; times since
+    the epoch, and None in place of the text of records that were overwritten before they were read.
 
     A record has priority, number, microseconds since boot, and the text.
     """
     boot = time.time() - time.monotonic()
     while True:
         try:
-            record = os.read(handle, 8192).decode("utf-8", "replace")
+            raw = os.read(handle, 8192)
         except BrokenPipeError:
             yield 0.0, None
             continue
         except BlockingIOError:
             return
-        if not record:
+        if not raw:
             return
-        head, _, text = record.partition(";")
+        if word not in raw:  # a reader is as fast as a user who writes only if it does no more
+            continue
+        head, _, text = raw.decode("utf-8", "replace").partition(";")
         fields = head.split(",")
         if len(fields) > 2 and fields[0].isdecimal() and int(fields[0]) < 8 and fields[2].isdecimal():
             yield round(boot + int(fields[2]) / 1e6, 6), _unescaped(text.partition("\n")[0])

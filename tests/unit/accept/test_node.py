@@ -281,6 +281,18 @@ def test_without_a_kernel_log_it_is_not_known_whether_there_were_errors(
     assert "xid.unread" in {found.rule for found in judge({"gpu01": result})[0].findings}
 
 
+def test_a_reader_of_the_log_that_was_ended_has_lost_messages(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def follow(pipe: int) -> None:
+        os.write(pipe, b'{"lines": []}\n')
+
+    monkeypatch.setattr(watch, "follow", follow)
+    result = main.measure(crew, PLAN)
+    assert result["after"]["xids"]["lost"] == "the process that read the kernel's log was ended"
+    assert "xid.lost" in {found.rule for found in judge({"gpu01": result})[0].faults}
+
+
 class Asked(Pretended):
     """Fake GPU that answers with the arguments of copies to the host."""
 

@@ -5,6 +5,7 @@ names, and programs on GPUs. Errors in the kernel's log meanwhile.
 from __future__ import annotations
 
 import json
+import os
 import select
 from pathlib import Path
 from unittest.mock import Mock
@@ -70,7 +71,7 @@ def test_an_error_is_that_of_a_driver_and_no_other_one_pushes_it_out(monkeypatch
     said += ["NVRM: Xid (PCI:[4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]"]
     rounds = iter([True, False])
     monkeypatch.setattr(select, "select", lambda *_: next(rounds))
-    monkeypatch.setattr(watch, "records", lambda _: [(7.5, text) for text in said])
+    monkeypatch.setattr(watch, "records", lambda *_: [(7.5, text) for text in said])
     *_, result = watch.new_xids(3)
     assert result == {"lines": [{"at": 7.5, "text": text} for text in faults]}
 
@@ -79,10 +80,30 @@ def test_lost_messages_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> Non
     rounds = iter([True, True, False])
     fault = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, text"
     monkeypatch.setattr(select, "select", lambda *_: next(rounds))
-    monkeypatch.setattr(watch, "records", lambda _: [(0.0, None), (7.5, fault)])
+    monkeypatch.setattr(watch, "records", lambda *_: [(0.0, None), (7.5, fault)])
     first, *others = (json.loads(json.dumps(each)) for each in watch.new_xids(3))
-    lost = {"error": "the kernel's log was overwritten before it was read"}
+    lost = {"lost": "the kernel's log was overwritten before it was read"}
     assert (first, others) == (
         {"lines": []},
         [{"lines": [], **lost}, {"lines": [{"at": 7.5, "text": fault}], **lost}],
     )
+
+
+def test_the_reader_of_the_log_runs_before_users_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *values: asked.append(values))
+    monkeypatch.setattr(watch, "open_ring", lambda _: 99)
+    monkeypatch.setattr(watch, "new_xids", lambda ring: asked.append(ring) or ())
+    watch.follow(3)
+    assert asked == [(0, os.SCHED_FIFO, os.sched_param(1)), 99]
+
+
+def test_a_reader_that_may_not_run_first_reads_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    monkeypatch.setattr(os, "sched_setscheduler", Mock(side_effect=PermissionError))
+    monkeypatch.setattr(watch, "open_ring", lambda _: 99)
+    monkeypatch.setattr(watch, "new_xids", lambda _: [{"lines": []}])
+    watch.follow(write)
+    assert os.read(read, 64) == b'{"lines": []}\n'
+    os.close(read)
+    os.close(write)

@@ -287,6 +287,11 @@ def test_kinds_beyond_the_limits_are_stated(machine: Log, monkeypatch: pytest.Mo
     assert kernel_log({})["unread"] == "there were too many kinds of messages"
 
 
+def test_records_without_a_word_are_left_out(machine: Log) -> None:
+    machine.rings([CRASH.format(9), LOST, CRASH.format(8)])
+    assert [text for _, text in module.records(99, b"Xid")] == [LOST]
+
+
 def test_a_pipe_is_no_log(machine: Log) -> None:
     machine.kind = stat.S_IFIFO
     machine.rings([LOST])
