@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuprov.probe.node.base import Values
 
 LINES_AT_MOST = 4000
-OF_A_KIND, KINDS = 200, 256
+OF_A_KIND, KINDS = 200, 512
 """Maximum numbers of lines of one kind, and of kinds, with as many more for errors with a code: further kinds
 are one together. So no line, however often it comes, pushes out one of another kind. `_BEGIN` and `_SAID` are
 closed lists, so that the kinds of a user's messages are few.
@@ -79,14 +79,14 @@ OF_DEVICES = re.compile(_NAMED + f"(?:{_BEGIN})")
 All others may begin with a name that a user chooses, or quote a path.
 """
 _OF_PROGRAMS = re.compile(
-    _NAMED
-    + r"(?:INFO: task |BUG: |Oops: |general protection fault, |RIP: |(?:Memory cgroup o|O)ut of memory: )"
+    _NAMED + r"(?:INFO: task |BUG: (?:kernel|unable) |Oops: (?=[0-9a-f]{4}\b)|general protection fault, "
+    r"|RIP: (?=[0-9a-f]{4}:)|(?:Memory cgroup o|O)ut of memory: )"
 )
 """Beginnings of the kernel's messages about programs that no name of a user has pushed out."""
 _SAID = re.compile(
     r"API mismatch|[Vv]ersion m(?:ismatch|agic)|fallen off|[nN]it_?[aA]dapter[: ]|module->open|probe routine"
     r"|installed in |supported |this system|driver release|Legacy |legacy GPU|only ready|open kernel"
-    r"|I/O region|BAR ?\d\S? |64-bit BAR|NV_ERR_(?:RESET_REQUIRED|NO_MEMORY)|global fatal|find an IRQ"
+    r"|I/O region|BAR ?\d(?=\S? )|64-bit BAR|NV_ERR_(?:RESET_REQUIRED|NO_MEMORY)|global fatal|find an IRQ"
     r"|pci_enable_device|request_mem_region|copy vbios|WPR2 already|for GFW|GSP (?:firmware|task|RM|heart)"
     r"|irmware load|gsp\w{0,20}\.bin|_?k[fg]sp(?=\w{1,60}: )|CrashCat Report"
     r"|eartbeat timed|SPDM: |onfCompute: "
