@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuprov.probe.node.base import Values
+    from gpuprov.probe.node.people import Reader
 
 PROCESSES_AT_MOST, PROGRAM_SIZE = 64, 16384
 """Number of programs, and bytes of a program in the answer, beyond which its user has fewer others there."""
@@ -196,8 +197,8 @@ def programs(parameters: "Values") -> "Any":
     gpus = users_of(r"nvidia(?:\d+|-uvm)")
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
 
-    def row(pid: str) -> "Values":
-        return _program(pid, gpus[pid], wanted)
+    def row(pid: str, read: "Reader") -> "Values":
+        return _program(pid, gpus[pid], wanted, read)
 
     return {
         "holders": rows_of(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
@@ -236,7 +237,7 @@ def _is_own(stat: str) -> bool:
     return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
-def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
+def _program(pid: str, gpus: "list[str]", wanted: "Any", read: "Reader") -> "Values":
     """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`.
 
     Secrets among these are hidden. "" or None for a value that cannot be read.
@@ -257,7 +258,7 @@ def _program(pid: str, gpus: "list[str]", wanted: "Any") -> "Values":
         "gpus": gpus,
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
-        "variables": variables_of(pid, wanted),
+        "variables": variables_of(pid, wanted, read),
         "own_namespace": link_name(folder + "ns/pid") == link_name("/proc/self/ns/pid"),
     }
 
@@ -278,7 +279,7 @@ def _stuck() -> "list[list[str]]":
     time.sleep(0.5)
     second = _uninterruptible()
     same = [pid for pid in first if second.get(pid) == first[pid]]
-    return rows_of(same, lambda pid: [first[pid][0], pid, first[pid][1]], PROCESSES_AT_MOST)
+    return rows_of(same, lambda pid, _: [first[pid][0], pid, first[pid][1]], PROCESSES_AT_MOST)
 
 
 def _uninterruptible() -> "dict[str, tuple[str, str]]":

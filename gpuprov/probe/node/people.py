@@ -4,6 +4,7 @@ import bisect
 import heapq
 import json
 import re
+import threading
 
 from gpuprov.probe.node.base import blot_value, read_or_none
 
@@ -24,6 +25,34 @@ VARIABLE_LIMIT = 300
 """Maximum number of characters of a variable."""
 ENVIRONMENT_LIMIT = 65536
 """Bytes of a program's variables that are read: a user chooses their number and length."""
+ANSWER_S = 0.5
+"""Seconds for the kernel to answer about the memory of a process; it needs microseconds."""
+
+
+class Reader:
+    """Files of /proc about the processes of one user that wait for a lock of their memory, as environ and io.
+
+    A user can keep that lock for any time, with a file system of their own (FUSE). After the first file that
+    is not read in time, none is read.
+    """
+
+    def __init__(self) -> None:
+        """Begin with a user of whom nothing was read."""
+        self._is_kept = False
+
+    def __call__(self, path: str, limit: int) -> "str | None":
+        """Return the text of a file, "" if it is not readable; None if the user keeps it from being read."""
+        found = []  # type: list[str]
+
+        def work() -> None:
+            found.append(read_or_none(path, limit) or "")
+
+        if not self._is_kept:
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            thread.join(ANSWER_S)
+            self._is_kept = not found
+        return None if self._is_kept else found[0]
 
 
 def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool]":
@@ -48,11 +77,11 @@ def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool
     return found, not turns
 
 
-def rows_of(pids: "Iterable[str]", row: "Callable[[str], Any]", most: int, least: int = 4096) -> "list[Any]":
+def rows_of(pids: "Iterable[str]", row: "Callable[[str, Reader], Any]", most: int, least: int = 4096) -> "list[Any]":
     """Return at most `most` rows of processes, whose users take turns by the size of their rows.
 
     Args:
-        row: returns the row of a process.
+        row: returns the row of a process, given its number and the reader of its user.
         least: bytes as which a smaller row counts; all together have at most the size of `most` such rows.
     """
     ranges, shares = _ranges(), {}  # type: list[tuple[int, int, str]], dict[str, list[str]]
@@ -62,7 +91,8 @@ def rows_of(pids: "Iterable[str]", row: "Callable[[str], Any]", most: int, least
         shares.setdefault(name if first <= int(uid) < end else uid, []).append(pid)
 
     def rows(pids: "list[str]") -> "Costly":
-        for value in map(row, pids):
+        read = Reader()
+        for value in (row(pid, read) for pid in pids):
             yield max(len(json.dumps(value)), least), [value]
 
     return in_turn(map(rows, shares.values()), most * least)[0]
@@ -84,10 +114,14 @@ def word_of(status: str, name: str) -> "str | None":
     return found.group(1) if found else None
 
 
-def variables_of(pid: str, wanted: "re.Pattern[str]") -> "Values":
-    """Return those of a process's variables whose name matches, each cut, and secrets hidden."""
-    found = {}  # type: Values
-    for entry in (read_or_none("/proc/" + pid + "/environ", ENVIRONMENT_LIMIT) or "").split("\0"):
+def variables_of(pid: str, wanted: "re.Pattern[str]", read: Reader) -> "Values | None":
+    """Return those of a process's variables whose name matches, each cut, and secrets hidden; None if its
+    user keeps them from being read.
+    """
+    found, text = {}, read("/proc/" + pid + "/environ", ENVIRONMENT_LIMIT)  # type: Values, str | None
+    if text is None:
+        return None
+    for entry in text.split("\0"):
         name, equals, value = entry.partition("=")
         if equals and len(found) < VARIABLES_AT_MOST and wanted.match(name):
             found[name] = blot_value(value[:VARIABLE_LIMIT], name)[:VARIABLE_LIMIT]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,13 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return texts
 
 
+def variables(pid: str) -> dict[str, str]:
+    """Return NCCL's variables of a process, which its user does not keep from being read."""
+    found = people.variables_of(pid, re.compile("NCCL_"), people.Reader())
+    assert found is not None
+    return found
+
+
 def with_users(proc: dict[str, str], **users: range) -> None:
     """Add the processes of users, `u1000`; all of them use a GPU, and sleep in the kernel."""
     for user, pids in users.items():
@@ -84,7 +92,7 @@ def test_many_programs_and_variables_of_a_user_hide_no_other_program(
     for pids in seen(proc, monkeypatch):
         assert pids == [pid for n in range(200) for pid in (1 + n, 900 + n)][: len(pids)]
         assert len(pids) in (host.PROCESSES_AT_MOST, load.PROGRAMS_AT_MOST)
-    assert len(people.variables_of("1", re.compile("NCCL_"))) == people.VARIABLES_AT_MOST
+    assert len(variables("1")) == people.VARIABLES_AT_MOST
 
 
 def test_the_numbers_of_a_users_containers_have_one_share(
@@ -109,8 +117,34 @@ def test_large_variables_and_many_threads_of_a_user_hide_no_other_program(
     for pids in (holders, stuck, sampled):
         assert set(range(900, 920)) <= set(pids)
     assert len(json.dumps(host.programs(PARAMETERS))) < 2 << 20
-    assert {len(value) for value in people.variables_of("1", re.compile("NCCL_")).values()} <= {*range(301)}
+    assert {len(value) for value in variables("1").values()} <= {*range(301)}
     monkeypatch.setattr(load, "_threads", lambda folder: {str(n): ["x" * 15, n] for n in range(256)})
     rows = load._programs(SimpleNamespace(processes=dict))  # type: ignore[arg-type]
     assert {str(pid) for pid in range(900, 906)} <= rows.keys()
     assert len(json.dumps(rows)) < 300_000
+
+
+def test_a_user_who_keeps_the_kernel_from_answering_hides_no_other_program(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait as the kernel does while a process keeps its memory locked: once for each user."""
+    with_users(proc, u1000=range(1, 31), u1001=range(31, 61))
+    ended, waited = threading.Event(), []
+
+    def wait(path: str, limit: int = 1 << 22) -> str:
+        """Answer after the test about the variables and the reading of a user's programs."""
+        if re.fullmatch(r"/proc/(?:[1-9]|[12]\d|30)/(?:environ|io)", path):
+            waited.append(path)
+            ended.wait(20)
+        return "NCCL_ALGO=Ring\0WORLD_SIZE=8\0" if path.endswith("environ") else proc.get(path, "")
+
+    monkeypatch.setattr(people, "read_or_none", wait)
+    monkeypatch.setattr(people, "ANSWER_S", 0.2)
+    for pids in seen(proc, monkeypatch):
+        assert sorted(pids) == [*range(1, 61)]
+    rows = {row["pid"]: row["variables"] for row in host.programs(PARAMETERS)["holders"]}
+    assert rows == {pid: None if pid < 31 else {"NCCL_ALGO": "Ring"} for pid in range(1, 61)}
+    sampled = load._programs(SimpleNamespace(processes=dict))  # type: ignore[arg-type]
+    assert [sampled[pid]["variables"] for pid in ("1", "31")] == [None, {"WORLD_SIZE": "8"}]
+    assert waited == [f"/proc/1/{name}" for name in ("environ", "io", "environ", "io")]
+    ended.set()
