@@ -76,6 +76,8 @@ class Program:
     memlock: str | None
     nofile: str | None
     variables: Mapping[str, str]
+    is_kept: bool
+    """Whether its user keeps the kernel from telling its variables, or those of an earlier program."""
     own_namespace: bool
 
 
@@ -308,5 +310,6 @@ def _program(row: Mapping[str, Any]) -> Program:
         memlock=row.get("memlock"),
         nofile=row.get("nofile"),
         variables={str(name): str(value) for name, value in (row.get("variables") or {}).items()},
+        is_kept=row.get("variables", {}) is None,
         own_namespace=bool(row.get("own_namespace", True)),
     )

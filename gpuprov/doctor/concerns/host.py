@@ -197,7 +197,19 @@ def hangs(seen: Examination) -> Iterator[Fault]:
 def stuck(seen: Examination) -> Iterator[Fault]:
     """Report processes in uninterruptible sleep at the same place of the kernel: at least three, or any in
     network storage or the NVIDIA driver. The kernel's own threads for disks do not count.
+
+    Also the first program of each user whose variables the kernel does not tell.
     """
+    for program in {each.uid: each for each in reversed(seen.programs) if each.is_kept}.values():
+        yield Fault(
+            "risk",
+            f"the kernel does not tell the variables of process {program.pid} ({program.name}) of user "
+            f"{program.uid}",
+            (f"/proc/{program.pid}/environ: no answer",),
+            "it waits with its memory locked, as for a file system of its user (FUSE); `ps` waits for it",
+            (shell("sudo kill -9 {}", program.pid),),
+            by_users=True,
+        )
     places: dict[str, list[str]] = {}
     for name, pid, place in seen.raw("programs")["stuck"]:
         if not str(name).startswith(("kworker", "jbd2", "md", "kswapd", "usb-storage")):

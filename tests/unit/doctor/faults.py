@@ -869,7 +869,10 @@ FAULTS: dict[str, list[Change]] = {
     ],
     "host.killed": [kernel_says("Out of memory: Killed process 812 (python) total-vm:1kB")],
     "host.hangs": [kernel_says("INFO: task nfsd:812 blocked for more than 120 seconds.")],
-    "host.stuck": [setting("programs.stuck", [["python", "812", "nfs_wait_bit_killable"]])],
+    "host.stuck": [
+        setting("programs.stuck", [["python", "812", "nfs_wait_bit_killable"]]),
+        program(variables=None),
+    ],
     "host.machine_checks": [
         stands("edac mc0 ue_count", 1),
         kernel_says("mce: [Hardware Error]: Machine check events logged"),
