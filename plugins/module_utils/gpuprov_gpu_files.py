@@ -37,7 +37,10 @@ NUMBERS = {"x86_64": (332, 312), "aarch64": (291, 272)}
 """Machine → numbers of the system calls statx(2) and kcmp(2)."""
 AS_KNOWN = 0x4000 | 0x800
 """AT_STATX_DONT_SYNC and AT_NO_AUTOMOUNT: a server that does not answer is not asked."""
-TYPE_AND_MODE = 0x3
+WHAT = 0x103
+"""STATX_TYPE, STATX_MODE and STATX_INO."""
+MAPPED = re.compile(rb"0*([0-9a-f]+)-0*([0-9a-f]+) \S+ \S+ ([0-9a-f]+):([0-9a-f]+) ([1-9]\d*)")
+"""Begin and end, number of the file system, and number of the file, in a line of /proc/PID/maps."""
 FILES = 2
 """KCMP_FILES: whether two tasks have the same table of open files."""
 _LIBRARY = ctypes.CDLL(None, use_errno=True)
@@ -102,6 +105,7 @@ class _Search:
         self._end = time.monotonic() + seconds
         self._majors = _majors()
         self._names = {}  # type: dict[tuple[int, int], str]
+        self._files = {}  # type: dict[tuple[int, int, int], str | None]
         self._seen = {}  # type: dict[str, int]
         self._table = ""
         for name in sorted(os.listdir(FOLDER)):
@@ -148,23 +152,57 @@ class _Search:
             handle = os.open(table, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:  # the process has ended, or is another user's
             return found
+        names = self._mapped if table.endswith("map_files") else self._opened
         try:
-            with os.scandir(table) as entries:
-                for place, entry in enumerate(entries, 1):
-                    if most and place > most:
-                        return None
-                    if place % 64 == 1 and time.monotonic() > self._end:
-                        self._seen[table] = place
-                        raise self._too_many()
-                    name = self._name(_device(handle, table, entry.name))
-                    if name and os.lstat(table + "/" + entry.name).st_mode & OPENED:
-                        found.add(name)
+            for place, name in enumerate(names(table, handle), 1):
+                if most and place > most:
+                    return None
+                if place % 64 == 1 and time.monotonic() > self._end:
+                    self._seen[table] = place
+                    raise self._too_many()
+                if name:
+                    found.add(name)
         except OSError:  # it has ended meanwhile
             return found
         finally:
             self._seen[table] = place
             os.close(handle)
         return found
+
+    def _opened(self, table: str, handle: int) -> "Iterator[str | None]":
+        """Yield the name of the device for each file in a table, None for others."""
+        with os.scandir(table) as entries:
+            for entry in entries:
+                number, _ = _device(handle, table, entry.name)
+                name = self._name(number)
+                yield name if name and os.lstat(table + "/" + entry.name).st_mode & OPENED else None
+
+    def _mapped(self, table: str, handle: int) -> "Iterator[str | None]":
+        """Yield the name of the device for each mapping, None for others.
+
+        A file is looked at once, and kept under the numbers that it has then: another one could be in its
+        place meanwhile. Mappings that have changed are read again.
+        """
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            with open(table.replace("map_files", "maps"), "rb") as file:
+                for line in file:
+                    found = MAPPED.match(line)
+                    if not found:
+                        yield None
+                        continue
+                    first, end, major, minor, inode = found.groups()
+                    key = (int(major, 16), int(minor, 16), int(inode))
+                    if key in self._files:
+                        yield self._files[key]
+                        continue
+                    number, seen = _device(handle, table, f"{first.decode()}-{end.decode()}")
+                    name = self._name(number)
+                    if seen:
+                        self._files[seen] = name
+                    is_changed |= ctypes.get_errno() == errno.ENOENT and not seen
+                    yield name
 
     def _name(self, number: "tuple[int, int] | None") -> "str | None":
         """Return the name of a device; None for others. A container has devices that /dev has not."""
@@ -221,15 +259,21 @@ def _is_shared(pid: str, thread: str) -> bool:
     return bool(_KCMP) and _LIBRARY.syscall(_KCMP, int(pid), int(thread), FILES, 0, 0) == 0
 
 
-def _device(handle: int, folder: str, name: str) -> "tuple[int, int] | None":
-    """Return major and minor number of an open character device; None for another file."""
+def _device(
+    handle: int, folder: str, name: str
+) -> "tuple[tuple[int, int] | None, tuple[int, int, int] | None]":
+    """Return major and minor number of an open character device, None for another file; and the numbers of
+    its file system and its own there, None if the kernel does not tell.
+    """
     about = ctypes.create_string_buffer(256)
-    if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, TYPE_AND_MODE, about) == 0:
-        mode, numbers = struct.unpack_from("=H", about, 28)[0], struct.unpack_from("=II", about, 128)
-        return numbers if mode & 0o170000 == 0o020000 else None
+    if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, WHAT, about) == 0:
+        mode, inode = struct.unpack_from("=H2xQ", about, 28)
+        major, minor, *system = struct.unpack_from("=IIII", about, 128)
+        number = (major, minor) if mode & 0o170000 == 0o020000 else None
+        return number, (system[0], system[1], inode)
     if _STATX and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # closed meanwhile
-        return None
-    return _number(folder + "/" + name)
+        return None, None
+    return _number(folder + "/" + name), None
 
 
 def _number(path: str) -> "tuple[int, int] | None":

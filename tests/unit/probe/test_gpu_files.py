@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
 import re
@@ -124,21 +125,67 @@ def test_a_device_that_is_mapped_is_in_use_after_it_was_closed(gpu: Path, then: 
 
 def test_a_process_whose_mappings_are_not_told_is_named(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait as the kernel does while a process keeps its memory locked, as by a file system of its own."""
-    scan, ended = os.scandir, threading.Event()
+    ended = threading.Event()
 
-    def wait(path: str) -> Any:
+    def wait(path: str, *arguments: Any, **named: Any) -> Any:
         """Answer after the test about mapped files."""
-        if path.endswith("map_files"):
+        if path.endswith("maps"):
             ended.wait(20)
-        return scan(path)
+        return open(path, *arguments, **named)
 
-    monkeypatch.setattr("gpuprov_gpu_files.os.scandir", wait)
+    monkeypatch.setattr(gpu_files, "open", wait, raising=False)
     with child(opened()) as pid:
         with pytest.raises(TooManyFiles, match=rf"process {pid} \(.+\) of user {os.getuid()} has mapped"):
             gpu_files.devices_in_use([pid], 0.1)
         assert gpu_files.devices_in_use([pid], 0.1, mapped=False) == {pid: {"nvidia0"}}
         assert collectors.users_of("nvidia0")[pid] == ["nvidia0"]
         ended.set()
+
+
+@ROOT
+def test_a_file_that_many_have_mapped_is_looked_at_once(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Find each process with the device; the time for all is some thousand mappings a millisecond."""
+    (gpu / "nvidia0").unlink()
+    (gpu / "nvidia0").symlink_to("/dev/zero")
+    device, looked = gpu_files._device, []
+
+    def count(handle: int, folder: str, name: str) -> Any:
+        looked.append(folder)
+        return device(handle, folder, name)
+
+    monkeypatch.setattr(gpu_files, "_device", count)
+    with child(MAP.format(then="")) as pid, child(MAP.format(then="")) as other:
+        assert gpu_files.devices_in_use([pid, other]) == {pid: {"nvidia0"}, other: {"nvidia0"}}
+        files = {path for path in map(os.readlink, Path(f"/proc/{pid}/map_files").iterdir()) if path[0] == "/"}
+    assert len([folder for folder in looked if folder.endswith("map_files")]) == len(files)
+
+
+@ROOT
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_mapping_that_changes_meanwhile_hides_no_device(
+    gpu: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+) -> None:
+    """Have the device replaced by another file, or moved, between its line and the look at it."""
+    (gpu / "nvidia0").unlink()
+    (gpu / "nvidia0").symlink_to("/dev/zero")
+    about = os.stat("/dev/zero")
+    zero = (os.major(about.st_dev), os.minor(about.st_dev), about.st_ino)
+    device, moved = gpu_files._device, []
+
+    def move(handle: int, folder: str, name: str) -> Any:
+        """Answer once for the first process as if its device had gone."""
+        number, seen = device(handle, folder, name)
+        if seen != zero or moved or not folder.endswith("map_files"):
+            return number, seen
+        moved.append(folder)
+        ctypes.set_errno(errno.ENOENT)
+        return (None, (1, 2, 3)) if is_replaced else (None, None)
+
+    monkeypatch.setattr(gpu_files, "_device", move)
+    with child(MAP.format(then="")) as pid, child(MAP.format(then="")) as other:
+        found = gpu_files.devices_in_use([pid, other])
+    assert moved == [f"/proc/{pid}/map_files"]
+    assert found == {other: {"nvidia0"}, **({} if is_replaced else {pid: {"nvidia0"}})}
 
 
 @ROOT
