@@ -185,6 +185,7 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
     if not seen.is_root or seen.in_container:
         return
     opened = {device for program in working for device in program.gpus}
+    unknown = str(seen.raw("programs").get("unmapped") or "")
     for gpu in seen.gpus:
         unseen = not gpu.processes and f"nvidia{gpu.minor}" not in opened
         if unseen and (gpu.memory_used_mib or 0) > HELD_MIB and not gpu.mig.current:
@@ -194,7 +195,12 @@ def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
                 (
                     f"nvidia-smi: used {gpu.memory_used_mib} MiB, no process",
                     "/proc/*/fd: no process has the device open",
+                    *([f"/proc/*/map_files: {unknown}"] if unknown else []),
                 ),
-                "a context that was not cleaned up",
-                (shell("sudo nvidia-smi --gpu-reset -i {}", gpu.index), shell("or: sudo reboot")),
+                "a program that has it mapped, which is not known here, or a context that was not cleaned up"
+                if unknown
+                else "a context that was not cleaned up",
+                (shell("end the process that keeps its mappings from being read, and look again"),)
+                if unknown
+                else (shell("sudo nvidia-smi --gpu-reset -i {}", gpu.index), shell("or: sudo reboot")),
             )

@@ -4,7 +4,7 @@ import glob
 import os
 import re
 
-from gpuprov_gpu_files import TooManyFiles, devices_in_use
+from gpuprov_gpu_files import SECONDS, TooManyFiles, devices_in_use
 
 from gpuprov.probe.node.base import (
     Failed,
@@ -168,17 +168,17 @@ def gpu_use(parameters: "Values") -> "Any":
     return {"processes": processes, "containers": _containers()}
 
 
-def users_of(pattern: str, mapped: bool = False) -> "dict[str, list[str]]":
+def users_of(pattern: str, mapped: bool = False, seconds: float = SECONDS) -> "dict[str, list[str]]":
     """Return pid -> sorted names of the devices that it has open, of those whose whole name matches.
 
     Args:
         mapped: whether devices count that a process has only mapped.
 
     Raises:
-        Failed: users have more files open than can be looked at.
+        Failed: users have more files open than can be looked at in time.
     """
     try:
-        found = devices_in_use(mapped=mapped)
+        found = devices_in_use(seconds=seconds, mapped=mapped)
     except TooManyFiles as error:
         raise Failed(str(error)) from None
     matching = {pid: sorted(filter(re.compile(pattern + r"\Z").match, names)) for pid, names in found.items()}

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PROCESSES_AT_MOST, PROGRAM_SIZE = 64, 16384
 """Number of programs, and bytes of a program in the answer, beyond which its user has fewer others there."""
+MAPPED_S = 3.0
+"""Seconds for a search of programs with those that have a GPU only mapped, before one without these."""
 MOUNTS_AT_MOST = 64
 LOCAL_FILESYSTEMS = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "vfat", "overlay", "tmpfs")
 STA_UNSYNC = 0x40
@@ -185,16 +187,20 @@ def _virtual() -> str:
     return " ".join(filter(None, words)) + hypervisor + container
 
 
-@collector(seconds=10)
+@collector(seconds=15)
 def programs(parameters: "Values") -> "Any":
     """Return programs that use a GPU: state, owner, processors, limits, and the requested variables.
 
     Programs that the probe itself runs now, such as nvidia-smi, are left out. The answer also has `stuck`,
-    processes in uninterruptible sleep in two samples half a second apart, and whether NVIDIA's MPS and a
-    subnet manager run.
+    processes in uninterruptible sleep in two samples half a second apart, whether NVIDIA's MPS and a subnet
+    manager run, and `unmapped`, why programs are left out that have a GPU only mapped; "" if they are not.
     """
     wanted = re.compile(parameters["environment"] + r"|CUDA_VISIBLE_DEVICES$|CUDA_MPS|NVIDIA_VISIBLE")
-    gpus = users_of(r"nvidia(?:\d+|-uvm)")
+    pattern, unmapped = r"nvidia(?:\d+|-uvm)", ""
+    try:
+        gpus = users_of(pattern, mapped=True, seconds=MAPPED_S)
+    except Failed as failed:
+        gpus, unmapped = users_of(pattern), str(failed)
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
 
     def row(pid: str, read: "Reader") -> "Values":
@@ -202,6 +208,7 @@ def programs(parameters: "Values") -> "Any":
 
     return {
         "holders": rows_of(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
+        "unmapped": unmapped,
         "stuck": _stuck(),
         "mps": _runs("nvidia-cuda-mps"),
         "subnet_manager": _runs("opensm", "nvlsm"),

@@ -173,6 +173,19 @@ def judged(*changes: Change) -> list[tuple[str, str, str]]:
     return [(fault.severity, fault.rule, fault.text) for fault in diagnose(as_examined(result)).faults]
 
 
+def test_a_gpu_is_reset_only_if_no_program_can_have_it_mapped() -> None:
+    """Report memory that no open file explains, and end first what keeps mappings from being read."""
+    used = FAULTS["cuda.held"][1]
+    said = "the kernel does not tell which files process 4711 (python) of user 1000 has mapped"
+    for unmapped, mend in (("", "sudo nvidia-smi --gpu-reset -i 0"), (said, "end the process that keeps")):
+        collected = bare_metal()
+        used(collected)
+        collected["programs"]["unmapped"] = unmapped
+        faults = [each for each in diagnose(as_examined(collected)).faults if each.rule == "cuda.held"]
+        assert faults[0].mend[0].startswith(mend)
+        assert unmapped in " ".join(faults[0].seen)
+
+
 def test_the_drivers_own_advice_outranks_other_xids() -> None:
     def reboot(result: dict) -> None:  # type: ignore[type-arg]
         edit_smi(result, "<gpu_recovery_action>None", "<gpu_recovery_action>Reboot", count=1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpuprov.probe.node import host, load, people
+from gpuprov.probe.node.base import COLLECTORS, Failed
 
 PARAMETERS = {"environment": "NCCL_"}
 
@@ -21,7 +22,7 @@ def test_what_the_probe_runs_itself_does_not_use_the_gpu(monkeypatch: pytest.Mon
     """Leave out children, as nvidia-smi that another collector runs, which has all GPUs open."""
     with subprocess.Popen(["sleep", "60"]) as child:
         running = {str(os.getppid()): ["nvidia0"], str(child.pid): ["nvidia0"]}
-        monkeypatch.setattr(host, "users_of", lambda pattern: running)
+        monkeypatch.setattr(host, "users_of", lambda pattern, **_: running)
         found = [row["pid"] for row in host.programs(PARAMETERS)["holders"]]
         child.kill()
     assert found == [os.getppid()]
@@ -72,7 +73,7 @@ def seen(proc: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[list[Any
     pids = [path.split("/")[2] for path in proc if path.endswith("/stat")]
     monkeypatch.setattr(host.glob, "glob", lambda _: [f"/proc/{pid}/stat" for pid in pids])
     for module in (host, load):
-        monkeypatch.setattr(module, "users_of", lambda _: {pid: ["nvidia0"] for pid in pids})
+        monkeypatch.setattr(module, "users_of", lambda pattern, **_: {pid: ["nvidia0"] for pid in pids})
     monkeypatch.setattr(load, "names_in", lambda path: pids if path == "/proc" else [])
     found = host.programs(PARAMETERS)
     gpus: Any = SimpleNamespace(processes=dict)
@@ -148,3 +149,23 @@ def test_a_user_who_keeps_the_kernel_from_answering_hides_no_other_program(
     assert [sampled[pid]["variables"] for pid in ("1", "31")] == [None, {"WORLD_SIZE": "8"}]
     assert waited == [f"/proc/1/{name}" for name in ("environ", "io", "environ", "io")]
     ended.set()
+
+
+def test_mappings_that_are_not_told_leave_the_programs_with_open_gpus(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_users(proc, u1000=range(1, 2), u1001=range(2, 3))
+
+    def users(pattern: str, mapped: bool = False, seconds: float = 8) -> dict[str, list[str]]:
+        """Fail for mappings in less time than is left for the search without them."""
+        if mapped and "2" not in told:
+            assert seconds + 8.5 + 0.5 < COLLECTORS["programs"][1]
+            raise Failed("the kernel does not tell")
+        return {pid: ["nvidia0"] for pid in ("1", "2")[: 1 + mapped]}
+
+    monkeypatch.setattr(host, "users_of", users)
+    monkeypatch.setattr(host, "_stuck", list)
+    for told, said in ((["2"], ""), ([], "the kernel does not tell")):
+        found = host.programs(PARAMETERS)
+        assert found["unmapped"] == said
+        assert [row["pid"] for row in found["holders"]] == [1, *map(int, told)]
