@@ -77,7 +77,9 @@ def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool
     return found, not turns
 
 
-def rows_of(pids: "Iterable[str]", row: "Callable[[str, Reader], Any]", most: int, least: int = 4096) -> "list[Any]":
+def rows_of(
+    pids: "Iterable[str]", row: "Callable[[str, Reader], Any]", most: int, least: int = 4096
+) -> "list[Any]":
     """Return at most `most` rows of processes, whose users take turns by the size of their rows.
 
     Args:

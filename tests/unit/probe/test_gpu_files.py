@@ -127,11 +127,11 @@ def test_a_process_whose_mappings_are_not_told_is_named(gpu: Path, monkeypatch: 
     """Wait as the kernel does while a process keeps its memory locked, as by a file system of its own."""
     ended = threading.Event()
 
-    def wait(path: str, *arguments: Any, **named: Any) -> Any:
+    def wait(path: str, mode: str = "r", **how: Any) -> Any:
         """Answer after the test about mapped files."""
         if path.endswith("maps"):
             ended.wait(20)
-        return open(path, *arguments, **named)
+        return Path(path).open(mode, **how)
 
     monkeypatch.setattr(gpu_files, "open", wait, raising=False)
     with child(opened()) as pid:
@@ -156,7 +156,7 @@ def test_a_file_that_many_have_mapped_is_looked_at_once(gpu: Path, monkeypatch: 
     monkeypatch.setattr(gpu_files, "_device", count)
     with child(MAP.format(then="")) as pid, child(MAP.format(then="")) as other:
         assert gpu_files.devices_in_use([pid, other]) == {pid: {"nvidia0"}, other: {"nvidia0"}}
-        files = {path for path in map(os.readlink, Path(f"/proc/{pid}/map_files").iterdir()) if path[0] == "/"}
+        files = set(map(os.readlink, Path(f"/proc/{pid}/map_files").iterdir()))
     assert len([folder for folder in looked if folder.endswith("map_files")]) == len(files)
 
 
@@ -168,7 +168,7 @@ def test_a_mapping_that_changes_meanwhile_hides_no_device(
     """Have the device replaced by another file, or moved, between its line and the look at it."""
     (gpu / "nvidia0").unlink()
     (gpu / "nvidia0").symlink_to("/dev/zero")
-    about = os.stat("/dev/zero")
+    about = Path("/dev/zero").stat()
     zero = (os.major(about.st_dev), os.minor(about.st_dev), about.st_ino)
     device, moved = gpu_files._device, []
 
