@@ -19,14 +19,13 @@ from gpuprov.probe.node.base import (
     text_in,
 )
 from gpuprov.probe.node.gpu import users_of
-from gpuprov.probe.node.people import rows_of, variables_of, word_of
+from gpuprov.probe.node.people import Patience, rows_of, variables_of, word_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from gpuprov.probe.node.base import Values
-    from gpuprov.probe.node.people import Reader
 
 PROCESSES_AT_MOST, PROGRAM_SIZE = 64, 16384
 """Number of programs, and bytes of a program in the answer, beyond which its user has fewer others there."""
@@ -203,8 +202,8 @@ def programs(parameters: "Values") -> "Any":
         gpus, unmapped = users_of(pattern), str(failed)
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
 
-    def row(pid: str, read: "Reader") -> "Values":
-        return _program(pid, gpus[pid], wanted, read)
+    def row(pid: str, patience: Patience) -> "Values":
+        return _program(pid, gpus[pid], wanted, patience)
 
     return {
         "holders": rows_of(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
@@ -222,21 +221,26 @@ def _runs(*names: str) -> bool:
     Without root's rights the files of others are not known, and it counts. A file that root cannot look at is
     on a file system that a user has mounted (FUSE), and does not count.
     """
+    of_root, of_users = Patience(), Patience()  # not one for each user: one can have thousands of numbers
     for pid in filter(str.isdecimal, names_in("/proc")):
         folder = "/proc/" + pid
         if text_in(folder + "/comm").startswith(names):
-            try:
-                program, about = os.readlink(folder + "/exe"), os.stat(folder + "/exe")
-                of_root = word_of(read_or_none(folder + "/status") or "", "Uid") == "0"
-                named = program.rpartition("/")[2].startswith(names) and about.st_uid == 0
-                if named and (of_root or os.path.samestat(about, os.lstat(program))):
-                    return True
-            except PermissionError:
-                if os.geteuid() != 0:
-                    return True
-            except OSError:  # it has ended
-                continue
+            is_roots = word_of(read_or_none(folder + "/status") or "", "Uid") == "0"
+            if (of_root if is_roots else of_users).ask(_is_of_root, folder, names, is_roots):
+                return True
     return False
+
+
+def _is_of_root(folder: str, names: "tuple[str, ...]", is_roots: bool) -> bool:
+    """Return whether a process of `_runs` counts, given whether it is one of root's own."""
+    try:
+        program, about = os.readlink(folder + "/exe"), os.stat(folder + "/exe")
+        named = program.rpartition("/")[2].startswith(names) and about.st_uid == 0
+        return named and (is_roots or os.path.samestat(about, os.lstat(program)))
+    except PermissionError:
+        return os.geteuid() != 0
+    except OSError:  # it has ended
+        return False
 
 
 def _is_own(stat: str) -> bool:
@@ -244,7 +248,7 @@ def _is_own(stat: str) -> bool:
     return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
-def _program(pid: str, gpus: "list[str]", wanted: "Any", read: "Reader") -> "Values":
+def _program(pid: str, gpus: "list[str]", wanted: "Any", patience: Patience) -> "Values":
     """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`.
 
     Secrets among these are hidden. "" or None for a value that cannot be read.
@@ -265,7 +269,7 @@ def _program(pid: str, gpus: "list[str]", wanted: "Any", read: "Reader") -> "Val
         "gpus": gpus,
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
-        "variables": variables_of(pid, wanted, read),
+        "variables": variables_of(pid, wanted, patience),
         "own_namespace": link_name(folder + "ns/pid") == link_name("/proc/self/ns/pid"),
     }
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuprov.probe.node.base import Values
     from gpuprov.probe.node.gpu_sample import Nvml, Smi
-    from gpuprov.probe.node.people import Reader
+    from gpuprov.probe.node.people import Patience
 
 TICK_S = 0.25
 """Seconds between two readings."""
@@ -168,19 +168,19 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
         if holder in holders:
             above[pid] = holder
 
-    def row(pid: str, read: "Reader") -> "tuple[str, Values]":
-        return pid, dict(_program(pid, read), holder=above[pid], gpus=devices.get(pid, []))
+    def row(pid: str, patience: "Patience") -> "tuple[str, Values]":
+        return pid, dict(_program(pid, patience), holder=above[pid], gpus=devices.get(pid, []))
 
     return dict(rows_of(above, row, PROGRAMS_AT_MOST, PROGRAM_SIZE))
 
 
-def _program(pid: str, read: "Reader") -> "Values":
+def _program(pid: str, patience: "Patience") -> "Values":
     """Return name, threads, bytes read, kernel function, processors, quota and variables of a process.
 
     None, "" or empty for what cannot be read.
     """
     folder = "/proc/" + pid + "/"
-    io = dict(re.findall(r"^(\w+): (\d+)$", read(folder + "io", 4096) or "", re.M))
+    io = dict(re.findall(r"^(\w+): (\d+)$", patience.read(folder + "io", 4096) or "", re.M))
     status = read_or_none(folder + "status") or ""
     allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
     return {
@@ -191,7 +191,7 @@ def _program(pid: str, read: "Reader") -> "Values":
         "waits": (read_or_none(folder + "wchan", 256) or "").strip(),
         "allowed": allowed.group(1) if allowed else "",
         "quota": _quota(folder),
-        "variables": variables_of(pid, WANTED, read),
+        "variables": variables_of(pid, WANTED, patience),
     }
 
 

@@ -26,33 +26,34 @@ VARIABLE_LIMIT = 300
 ENVIRONMENT_LIMIT = 65536
 """Bytes of a program's variables that are read: a user chooses their number and length."""
 ANSWER_S = 0.5
-"""Seconds for the kernel to answer about the memory of a process; it needs microseconds."""
+"""Seconds for the kernel to answer about a process; it needs microseconds."""
 
 
-class Reader:
-    """Files of /proc about the processes of one user that wait for a lock of their memory, as environ and io.
+class Patience:
+    """Questions about the processes of one user that wait for what the user can keep: a lock of their memory,
+    as for environ and io in /proc, or a program on a file system that does not answer, as their own (FUSE).
 
-    A user can keep that lock for any time, with a file system of their own (FUSE). After the first file that
-    is not read in time, none is read.
+    After the first one that is not answered in time, none is asked.
     """
 
     def __init__(self) -> None:
-        """Begin with a user of whom nothing was read."""
-        self._is_kept = False
+        """Begin with a user of whom nothing was asked."""
+        self._is_over = False
 
-    def __call__(self, path: str, limit: int) -> "str | None":
-        """Return the text of a file, "" if it is not readable; None if the user keeps it from being read."""
-        found = []  # type: list[str]
-
-        def work() -> None:
-            found.append(read_or_none(path, limit) or "")
-
-        if not self._is_kept:
-            thread = threading.Thread(target=work, daemon=True)
+    def ask(self, question: "Callable[..., Any]", *about: "Any") -> "Any":
+        """Return the answer of a function, which raises nothing; None if the user keeps it from answering."""
+        answers = []  # type: list[Any]
+        if not self._is_over:
+            thread = threading.Thread(target=lambda: answers.append(question(*about)), daemon=True)
             thread.start()
             thread.join(ANSWER_S)
-            self._is_kept = not found
-        return None if self._is_kept else found[0]
+            self._is_over = not answers
+        return None if self._is_over else answers[0]
+
+    def read(self, path: str, limit: int) -> "str | None":
+        """Return the text of a file, "" if it is not readable; None if the user keeps it from being read."""
+        text = self.ask(lambda: read_or_none(path, limit) or "")
+        return text if isinstance(text, str) else None
 
 
 def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool]":
@@ -78,12 +79,12 @@ def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool
 
 
 def rows_of(
-    pids: "Iterable[str]", row: "Callable[[str, Reader], Any]", most: int, least: int = 4096
+    pids: "Iterable[str]", row: "Callable[[str, Patience], Any]", most: int, least: int = 4096
 ) -> "list[Any]":
     """Return at most `most` rows of processes, whose users take turns by the size of their rows.
 
     Args:
-        row: returns the row of a process, given its number and the reader of its user.
+        row: returns the row of a process, given its number and the patience with its user.
         least: bytes as which a smaller row counts; all together have at most the size of `most` such rows.
     """
     ranges, shares = _ranges(), {}  # type: list[tuple[int, int, str]], dict[str, list[str]]
@@ -93,8 +94,8 @@ def rows_of(
         shares.setdefault(name if first <= int(uid) < end else uid, []).append(pid)
 
     def rows(pids: "list[str]") -> "Costly":
-        read = Reader()
-        for value in (row(pid, read) for pid in pids):
+        patience = Patience()
+        for value in (row(pid, patience) for pid in pids):
             yield max(len(json.dumps(value)), least), [value]
 
     return in_turn(map(rows, shares.values()), most * least)[0]
@@ -116,11 +117,11 @@ def word_of(status: str, name: str) -> "str | None":
     return found.group(1) if found else None
 
 
-def variables_of(pid: str, wanted: "re.Pattern[str]", read: Reader) -> "Values | None":
+def variables_of(pid: str, wanted: "re.Pattern[str]", patience: Patience) -> "Values | None":
     """Return those of a process's variables whose name matches, each cut, and secrets hidden; None if its
     user keeps them from being read.
     """
-    found, text = {}, read("/proc/" + pid + "/environ", ENVIRONMENT_LIMIT)  # type: Values, str | None
+    found, text = {}, patience.read("/proc/" + pid + "/environ", ENVIRONMENT_LIMIT)  # type: Values, str | None
     if text is None:
         return None
     for entry in text.split("\0"):

@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gpuprov.probe.node import host
+from gpuprov.probe.node import host, people
 from gpuprov.probe.node.base import text_in
 
 
@@ -84,3 +85,24 @@ def test_a_file_that_root_cannot_look_at_is_a_users(
     )
     monkeypatch.setattr(host, "os", system)
     assert host._runs("opensm") is counts
+
+
+def test_a_program_whose_file_does_not_answer_hides_none_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as for a file system that a user has mounted and lets others use: once for its user."""
+    ended, asked = threading.Event(), []
+
+    def wait(path: str) -> os.stat_result:
+        asked.append(path)
+        if path != "/proc/9/exe":
+            ended.wait(20)
+        return os.stat_result((0,) * 10)
+
+    users = {"/proc/7/status": "1000", "/proc/8/status": "1000", "/proc/9/status": "0"}
+    monkeypatch.setattr(host, "names_in", lambda _: ["7", "8", "9"])
+    monkeypatch.setattr(host, "text_in", lambda _: "opensm")
+    monkeypatch.setattr(host, "read_or_none", lambda path: f"Uid:\t{users[path]}\n")
+    monkeypatch.setattr(host, "os", SimpleNamespace(readlink=lambda _: "/usr/sbin/opensm", stat=wait))
+    monkeypatch.setattr(people, "ANSWER_S", 0.2)
+    assert host._runs("opensm")
+    assert asked == ["/proc/7/exe", "/proc/9/exe"]
+    ended.set()
