@@ -226,7 +226,8 @@ class _Search:
             pid = table.split("/")[2]
             owner, number = _owner(pid), max(seen, _size(table))
             files[owner] = files.get(owner, 0) + number
-            processes.setdefault(owner, {})[pid] = number
+            own = processes.setdefault(owner, {})
+            own[pid] = own.get(pid, 0) + number
         user = max(files, key=lambda each: files[each])
         pids = sorted(processes[user], key=lambda each: -processes[user][each])
         most = processes[user][pids[0]]

@@ -95,13 +95,15 @@ def test_a_program_whose_file_does_not_answer_hides_none_of_root(monkeypatch: py
         asked.append(path)
         if path != "/proc/9/exe":
             ended.wait(20)
+            raise PermissionError(path)
         return os.stat_result((0,) * 10)
 
     users = {"/proc/7/status": "1000", "/proc/8/status": "1000", "/proc/9/status": "0"}
     monkeypatch.setattr(host, "names_in", lambda _: ["7", "8", "9"])
     monkeypatch.setattr(host, "text_in", lambda _: "opensm")
     monkeypatch.setattr(host, "read_or_none", lambda path: f"Uid:\t{users[path]}\n")
-    monkeypatch.setattr(host, "os", SimpleNamespace(readlink=lambda _: "/usr/sbin/opensm", stat=wait))
+    system = SimpleNamespace(readlink=lambda _: "/usr/sbin/opensm", stat=wait, geteuid=int)
+    monkeypatch.setattr(host, "os", system)
     monkeypatch.setattr(people, "ANSWER_S", 0.2)
     assert host._runs("opensm")
     assert asked == ["/proc/7/exe", "/proc/9/exe"]
