@@ -151,21 +151,21 @@ def test_a_user_who_keeps_the_kernel_from_answering_hides_no_other_program(
     ended.set()
 
 
-def test_mappings_that_are_not_told_leave_the_programs_with_open_gpus(
+def test_mappings_that_are_not_known_leave_the_programs_with_open_gpus(
     proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_users(proc, u1000=range(1, 2), u1001=range(2, 3))
 
     def users(pattern: str, mapped: bool = False, seconds: float = 8) -> dict[str, list[str]]:
         """Fail for mappings in less time than is left for the search without them."""
-        if mapped and "2" not in told:
+        if mapped and "2" not in listed:
             assert seconds + 8.5 + 0.5 < COLLECTORS["programs"][1]
             raise Failed("the kernel does not tell")
         return {pid: ["nvidia0"] for pid in ("1", "2")[: 1 + mapped]}
 
     monkeypatch.setattr(host, "users_of", users)
     monkeypatch.setattr(host, "_stuck", list)
-    for told, said in ((["2"], ""), ([], "the kernel does not tell")):
+    for listed, said in ((["2"], ""), ([], "the kernel does not tell")):
         found = host.programs(PARAMETERS)
         assert found["unmapped"] == said
-        assert [row["pid"] for row in found["holders"]] == [1, *map(int, told)]
+        assert [row["pid"] for row in found["holders"]] == [1, *map(int, listed)]
