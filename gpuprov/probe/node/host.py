@@ -19,7 +19,7 @@ from gpuprov.probe.node.base import (
     text_in,
 )
 from gpuprov.probe.node.gpu import users_of
-from gpuprov.probe.node.people import Patience, rows_of, variables_of, word_of
+from gpuprov.probe.node.people import People, variables_of, word_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _virtual() -> str:
     return " ".join(filter(None, words)) + hypervisor + container
 
 
-@collector(seconds=15)
+@collector(seconds=20)
 def programs(parameters: "Values") -> "Any":
     """Return programs that use a GPU: state, owner, processors, limits, and the requested variables.
 
@@ -201,32 +201,32 @@ def programs(parameters: "Values") -> "Any":
     except Failed as failed:
         gpus, unmapped = users_of(pattern), str(failed)
     holders = [pid for pid in gpus if not _is_own(text_in("/proc/" + pid + "/stat"))]
+    people = People()
 
-    def row(pid: str, patience: Patience) -> "Values":
-        return _program(pid, gpus[pid], wanted, patience)
+    def row(pid: str) -> "Values":
+        return _program(pid, gpus[pid], wanted, people)
 
     return {
-        "holders": rows_of(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
+        "holders": people.rows(holders, row, PROCESSES_AT_MOST, PROGRAM_SIZE),
         "unmapped": unmapped,
-        "stuck": _stuck(),
-        "mps": _runs("nvidia-cuda-mps"),
-        "subnet_manager": _runs("opensm", "nvlsm"),
+        "stuck": _stuck(people),
+        "mps": _runs(people, "nvidia-cuda-mps"),
+        "subnet_manager": _runs(people, "opensm", "nvlsm"),
     }
 
 
-def _runs(*names: str) -> bool:
+def _runs(people: People, *names: str) -> bool:
     """Return whether a program runs whose name begins with one of these, and whose file is root's.
 
     Each process chooses its own name, and in a namespace of its own a user can mount any file under a name.
     Without root's rights the files of others are not known, and it counts. A file that root cannot look at is
     on a file system that a user has mounted (FUSE), and does not count.
     """
-    of_root, of_users = Patience(), Patience()  # not one for each user: one can have thousands of numbers
     for pid in filter(str.isdecimal, names_in("/proc")):
         folder = "/proc/" + pid
         if text_in(folder + "/comm").startswith(names):
             is_roots = word_of(read_or_none(folder + "/status") or "", "Uid") == "0"
-            if (of_root if is_roots else of_users).ask(_is_of_root, folder, names, is_roots):
+            if people.ask(pid, _is_of_root, folder, names, is_roots):
                 return True
     return False
 
@@ -248,7 +248,7 @@ def _is_own(stat: str) -> bool:
     return stat.rpartition(")")[2].split()[1:2] == [str(os.getpid())]
 
 
-def _program(pid: str, gpus: "list[str]", wanted: "Any", patience: Patience) -> "Values":
+def _program(pid: str, gpus: "list[str]", wanted: "Any", people: People) -> "Values":
     """Return one process's state, owner, processors, limits, GPUs, and its variables that match `wanted`.
 
     Secrets among these are hidden. "" or None for a value that cannot be read.
@@ -269,7 +269,7 @@ def _program(pid: str, gpus: "list[str]", wanted: "Any", patience: Patience) -> 
         "gpus": gpus,
         "memlock": _limit(limits, "Max locked memory"),
         "nofile": _limit(limits, "Max open files"),
-        "variables": variables_of(pid, wanted, patience),
+        "variables": variables_of(pid, wanted, people),
         "own_namespace": link_name(folder + "ns/pid") == link_name("/proc/self/ns/pid"),
     }
 
@@ -280,7 +280,7 @@ def _limit(limits: str, name: str) -> "str | None":
     return found.group(1) if found else None
 
 
-def _stuck() -> "list[list[str]]":
+def _stuck(people: People) -> "list[list[str]]":
     """Return name, pid and kernel function of processes in uninterruptible sleep, unchanged for 0.5 s; at
     most `PROCESSES_AT_MOST`.
     """
@@ -290,7 +290,7 @@ def _stuck() -> "list[list[str]]":
     time.sleep(0.5)
     second = _uninterruptible()
     same = [pid for pid in first if second.get(pid) == first[pid]]
-    return rows_of(same, lambda pid, _: [first[pid][0], pid, first[pid][1]], PROCESSES_AT_MOST)
+    return people.rows(same, lambda pid: [first[pid][0], pid, first[pid][1]], PROCESSES_AT_MOST)
 
 
 def _uninterruptible() -> "dict[str, tuple[str, str]]":

@@ -8,7 +8,7 @@ import time
 from gpuprov.probe.node.base import Failed, collector, names_in, read, read_or_none
 from gpuprov.probe.node.gpu import users_of
 from gpuprov.probe.node.gpu_sample import reader
-from gpuprov.probe.node.people import rows_of, variables_of
+from gpuprov.probe.node.people import People, variables_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from gpuprov.probe.node.base import Values
     from gpuprov.probe.node.gpu_sample import Nvml, Smi
-    from gpuprov.probe.node.people import Patience
 
 TICK_S = 0.25
 """Seconds between two readings."""
@@ -168,19 +167,21 @@ def _programs(gpus: "Nvml | Smi") -> "dict[str, Values]":
         if holder in holders:
             above[pid] = holder
 
-    def row(pid: str, patience: "Patience") -> "tuple[str, Values]":
-        return pid, dict(_program(pid, patience), holder=above[pid], gpus=devices.get(pid, []))
+    people = People()
 
-    return dict(rows_of(above, row, PROGRAMS_AT_MOST, PROGRAM_SIZE))
+    def row(pid: str) -> "tuple[str, Values]":
+        return pid, dict(_program(pid, people), holder=above[pid], gpus=devices.get(pid, []))
+
+    return dict(people.rows(above, row, PROGRAMS_AT_MOST, PROGRAM_SIZE))
 
 
-def _program(pid: str, patience: "Patience") -> "Values":
+def _program(pid: str, people: People) -> "Values":
     """Return name, threads, bytes read, kernel function, processors, quota and variables of a process.
 
     None, "" or empty for what cannot be read.
     """
     folder = "/proc/" + pid + "/"
-    io = dict(re.findall(r"^(\w+): (\d+)$", patience.read(folder + "io", 4096) or "", re.M))
+    io = dict(re.findall(r"^(\w+): (\d+)$", people.read(pid, "io", 4096) or "", re.M))
     status = read_or_none(folder + "status") or ""
     allowed = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", status)
     return {
@@ -191,7 +192,7 @@ def _program(pid: str, patience: "Patience") -> "Values":
         "waits": (read_or_none(folder + "wchan", 256) or "").strip(),
         "allowed": allowed.group(1) if allowed else "",
         "quota": _quota(folder),
-        "variables": variables_of(pid, WANTED, patience),
+        "variables": variables_of(pid, WANTED, people),
     }
 
 

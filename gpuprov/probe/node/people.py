@@ -5,55 +5,113 @@ import heapq
 import json
 import re
 import threading
+import time
 
 from gpuprov.probe.node.base import blot_value, read_or_none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
+    from typing import Any, TypeVar
 
     from gpuprov.probe.node.base import Values
 
+    Answer = TypeVar("Answer")
     Costly = Iterator[tuple[float, list[Any]]]
 
 SUBORDINATE = "/etc/subuid"
 OF_MANY = ("root", "containers", "dockremap", "kubelet", "lxd")
 """Names in subuid(5) whose ranges are for containers of many users."""
+CONTAINER = re.compile(
+    r"(?m)^\d+:[^:\n]*:("
+    r"/(?:lxc\.payload[^/\n]*|(?:lxc|machine\.slice)/[^/\n]+)"
+    r"|(?!/user\.slice/)(?:/(?![^/\n]+\.(?:service|scope)/)[^/\n]+)*?"
+    r"/[^/\n]*(?:pod[0-9a-f_-]{32}|[0-9a-f]{64})[^/\n]*)"
+)
+"""Control group of a pod, or of a container by its id or its folder, in /proc/PID/cgroup.
+
+Only what root's programs name counts: a container, a service and a user's session can have groups below
+their own.
+"""
 VARIABLES_AT_MOST = 256
 VARIABLE_LIMIT = 300
 """Maximum number of characters of a variable."""
 ENVIRONMENT_LIMIT = 65536
 """Bytes of a program's variables that are read: a user chooses their number and length."""
-ANSWER_S = 0.5
-"""Seconds for the kernel to answer about a process; it needs microseconds."""
+ANSWER_S = 0.01
+"""Seconds for the kernel to answer about a process, which needs microseconds; only more counts as waiting."""
+WAIT_S = 2.0
+"""Seconds of waiting for all users of a node together in a collector; each has an eighth of what is left."""
 
 
-class Patience:
-    """Questions about the processes of one user that wait for what the user can keep: a lock of their memory,
-    as for environ and io in /proc, or a program on a file system that does not answer, as their own (FUSE).
+class People:
+    """The users of a node's processes, as one collector asks about them.
 
-    After the first one that is not answered in time, none is asked.
+    A container that root's programs have started is a user of its own, with all its numbers: it can choose
+    any of them. So are all the numbers that a user has for own containers.
     """
 
     def __init__(self) -> None:
-        """Begin with a user of whom nothing was asked."""
-        self._is_over = False
+        """Read the ranges of numbers; nothing was asked."""
+        self._ranges = _ranges()
+        self._left = WAIT_S
+        self._patience = {}  # type: dict[str, float]
 
-    def ask(self, question: "Callable[..., Any]", *about: "Any") -> "Any":
-        """Return the answer of a function, which raises nothing; None if the user keeps it from answering."""
-        answers = []  # type: list[Any]
-        if not self._is_over:
+    def owner(self, pid: str) -> str:
+        """Return a process's user: number, name, or a container's control group; "-1" if it has ended."""
+        folder = "/proc/" + pid
+        container = CONTAINER.search(read_or_none(folder + "/cgroup") or "")
+        if container:
+            return container.group(1)
+        uid = word_of(read_or_none(folder + "/status") or "", "Uid") or "-1"
+        first, end, name = self._ranges[bisect.bisect(self._ranges, (int(uid), 1 << 40)) - 1]
+        return name if first <= int(uid) < end else uid
+
+    def ask(self, pid: str, question: "Callable[..., Answer]", *about: "Any") -> "Answer | None":
+        """Return the answer of a function about a process, which raises nothing; None if its user keeps it
+        from answering.
+
+        It may wait for what a user can keep: a lock of the process's memory, as for environ and io in /proc,
+        or a program on a file system that does not answer, as their own (FUSE). No process of a user who has
+        given no answer is asked about again.
+        """
+        owner, answers = self.owner(pid), []  # type: str, list[Answer]
+        patience = self._patience.setdefault(owner, max(0.0, self._left) / 8)
+        if patience >= 0:
+            begun = time.monotonic()
             thread = threading.Thread(target=lambda: answers.append(question(*about)), daemon=True)
             thread.start()
-            thread.join(ANSWER_S)
-            self._is_over = not answers
-        return None if self._is_over else answers[0]
+            thread.join(ANSWER_S + patience)
+            waited = max(0.0, time.monotonic() - begun - ANSWER_S)
+            self._left -= waited
+            self._patience[owner] = max(0.0, patience - waited) if answers else -1
+        return answers[0] if answers else None
 
-    def read(self, path: str, limit: int) -> "str | None":
-        """Return the text of a file, "" if it is not readable; None if the user keeps it from being read."""
-        text = self.ask(lambda: read_or_none(path, limit) or "")
-        return text if isinstance(text, str) else None
+    def read(self, pid: str, name: str, limit: int) -> "str | None":
+        """Return the text of a file of a process in /proc, "" if it is not readable; None if its user keeps
+        it from being read.
+        """
+        return self.ask(pid, lambda: read_or_none("/proc/" + pid + "/" + name, limit) or "")
+
+    def rows(
+        self, pids: "Iterable[str]", row: "Callable[[str], Any]", most: int, least: int = 4096
+    ) -> "list[Any]":
+        """Return at most `most` rows of processes, whose users take turns by the size of their rows.
+
+        Args:
+            row: returns the row of a process, given its number.
+            least: bytes as which a smaller row counts; all together have at most the size of `most` such
+                rows.
+        """
+        shares = {}  # type: dict[str, list[str]]
+        for pid in sorted(pids, key=int):
+            shares.setdefault(self.owner(pid), []).append(pid)
+
+        def costly(pids: "list[str]") -> "Costly":
+            for value in map(row, pids):
+                yield max(len(json.dumps(value)), least), [value]
+
+        return in_turn(map(costly, shares.values()), most * least)[0]
 
 
 def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool]":
@@ -78,29 +136,6 @@ def in_turn(sources: "Iterable[Costly]", limit: float) -> "tuple[list[Any], bool
     return found, not turns
 
 
-def rows_of(
-    pids: "Iterable[str]", row: "Callable[[str, Patience], Any]", most: int, least: int = 4096
-) -> "list[Any]":
-    """Return at most `most` rows of processes, whose users take turns by the size of their rows.
-
-    Args:
-        row: returns the row of a process, given its number and the patience with its user.
-        least: bytes as which a smaller row counts; all together have at most the size of `most` such rows.
-    """
-    ranges, shares = _ranges(), {}  # type: list[tuple[int, int, str]], dict[str, list[str]]
-    for pid in sorted(pids, key=int):
-        uid = word_of(read_or_none("/proc/" + pid + "/status") or "", "Uid") or "-1"
-        first, end, name = ranges[bisect.bisect(ranges, (int(uid), 1 << 40)) - 1]
-        shares.setdefault(name if first <= int(uid) < end else uid, []).append(pid)
-
-    def rows(pids: "list[str]") -> "Costly":
-        patience = Patience()
-        for value in (row(pid, patience) for pid in pids):
-            yield max(len(json.dumps(value)), least), [value]
-
-    return in_turn(map(rows, shares.values()), most * least)[0]
-
-
 def _ranges() -> "list[tuple[int, int, str]]":
     """Return begin and end of the ranges of further numbers that users have for their containers, with the
     users' names, sorted; at least one.
@@ -117,11 +152,11 @@ def word_of(status: str, name: str) -> "str | None":
     return found.group(1) if found else None
 
 
-def variables_of(pid: str, wanted: "re.Pattern[str]", patience: Patience) -> "Values | None":
+def variables_of(pid: str, wanted: "re.Pattern[str]", people: People) -> "Values | None":
     """Return those of a process's variables whose name matches, each cut, and secrets hidden; None if its
     user keeps them from being read.
     """
-    found, text = {}, patience.read("/proc/" + pid + "/environ", ENVIRONMENT_LIMIT)  # type: Values, str | None
+    found, text = {}, people.read(pid, "environ", ENVIRONMENT_LIMIT)  # type: Values, str | None
     if text is None:
         return None
     for entry in text.split("\0"):

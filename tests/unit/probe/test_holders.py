@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_what_the_probe_runs_itself_is_not_stuck(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(host.glob, "glob", lambda pattern: list(texts))
     monkeypatch.setattr(host, "read_or_none", lambda path, limit=0: texts.get(path))
     monkeypatch.setattr(host, "text_in", lambda path: "io_schedule")
-    assert host._stuck() == [["a (strange) D name", "12", "io_schedule"]]
+    assert host._stuck(people.People()) == [["a (strange) D name", "12", "io_schedule"]]
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def proc(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def variables(pid: str) -> dict[str, str]:
     """Return NCCL's variables of a process, which its user does not keep from being read."""
-    found = people.variables_of(pid, re.compile("NCCL_"), people.Patience())
+    found = people.variables_of(pid, re.compile("NCCL_"), people.People())
     assert found is not None
     return found
 
@@ -66,6 +67,11 @@ def with_users(proc: dict[str, str], **users: range) -> None:
         for pid in pids:
             proc[f"/proc/{pid}/status"] = f"Uid:\t{user[1:]}\t0\n"
             proc[f"/proc/{pid}/stat"] = f"{pid} (python) D 1 1"
+
+
+def in_group(proc: dict[str, str], group: str, pids: range) -> None:
+    """Have processes in a control group, of which the newer hierarchy does not tell."""
+    proc.update({f"/proc/{pid}/cgroup": f"9:name=systemd:{group}\n0::/\n" for pid in pids})
 
 
 def seen(proc: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
@@ -106,6 +112,54 @@ def test_the_numbers_of_a_users_containers_have_one_share(
         assert pids[:4] == [1, 990, 2, 991]
 
 
+ID, OTHER, POD = "0123456789abcdef" * 4, "f" * 64, "pod01234567_89ab_cdef_0123_456789abcdef"
+SCOPE = f"/system.slice/docker-{ID}.scope"
+ANN, ATTACH = "/user.slice/user-1000.slice", "/system.slice/attach.service"
+
+
+@pytest.mark.parametrize(
+    ("group", "share"),
+    [
+        (SCOPE, SCOPE),
+        (f"{SCOPE}/own/{OTHER}", SCOPE),
+        (f"/docker/{ID}/docker/{OTHER}", f"/docker/{ID}"),
+        (f"/machine.slice/libpod-{ID}.scope/container", f"/machine.slice/libpod-{ID}.scope"),
+        ("/machine.slice/systemd-nspawn@a.service/payload", "/machine.slice/systemd-nspawn@a.service"),
+        (f"/kubepods/burstable/{POD.replace('_', '-')}/{ID}", f"/kubepods/burstable/{POD.replace('_', '-')}"),
+        (f"/kubepods.slice/kubepods-{POD}.slice/crio-{ID}.scope", f"/kubepods.slice/kubepods-{POD}.slice"),
+        (f"/lxc.payload.a/{OTHER}/{ID}", "/lxc.payload.a"),
+        *((group, "7") for group in ("/", "/init.scope", "/slurm/uid_7/job_1", f"{ATTACH}/{ID}")),
+        ("/system.slice/slurmstepd.scope/job_1/step_0/user/task_0", "7"),
+        (f"{ANN}/user@1000.service/user.slice/libpod-{ID}.scope", "7"),
+        (f"{ANN}/session-1.scope/{ID}", "7"),
+    ],
+)
+def test_a_containers_share_is_what_roots_programs_named(
+    proc: dict[str, str], group: str, share: str
+) -> None:
+    """Do not count groups that a container, a service or a user has below its own."""
+    with_users(proc, u7=range(1, 2))
+    in_group(proc, group, range(1, 2))
+    assert people.People().owner("1") == share
+
+
+@pytest.mark.parametrize(
+    "users", [["u0"], [f"u{n}" for n in range(1, 65)], [f"u{200000 + n}" for n in range(64)]]
+)
+def test_a_container_has_one_share_with_all_numbers_that_it_chooses(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch, users: list[str]
+) -> None:
+    """Run many programs in a container as root, and under numbers of its own or of a daemon's range."""
+    proc[people.SUBORDINATE] = "dockremap:200000:65536\n"
+    for number in range(1, 900):
+        with_users(proc, **{users[number % len(users)]: range(number, number + 1)})
+    with_users(proc, u0=range(990, 994))
+    in_group(proc, SCOPE, range(1, 900))
+    in_group(proc, f"/docker/{OTHER}", range(990, 992))
+    for pids in seen(proc, monkeypatch):
+        assert pids[:6] == [1, 990, 992, 2, 991, 993]
+
+
 def test_large_variables_and_many_threads_of_a_user_hide_no_other_program(
     proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +194,6 @@ def test_a_user_who_keeps_the_kernel_from_answering_hides_no_other_program(
         return "NCCL_ALGO=Ring\0WORLD_SIZE=8\0" if path.endswith("environ") else proc.get(path, "")
 
     monkeypatch.setattr(people, "read_or_none", wait)
-    monkeypatch.setattr(people, "ANSWER_S", 0.2)
     for pids in seen(proc, monkeypatch):
         assert sorted(pids) == [*range(1, 61)]
     rows = {row["pid"]: row["variables"] for row in host.programs(PARAMETERS)["holders"]}
@@ -149,6 +202,44 @@ def test_a_user_who_keeps_the_kernel_from_answering_hides_no_other_program(
     assert [sampled[pid]["variables"] for pid in ("1", "31")] == [None, {"WORLD_SIZE": "8"}]
     assert waited == [f"/proc/1/{name}" for name in ("environ", "io", "environ", "io")]
     ended.set()
+
+
+def test_many_users_who_keep_the_kernel_from_answering_cost_some_seconds_together(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wait for each of as many silent users as there are places, and read the variables of the last one."""
+    with_users(proc, **{f"u{1000 + n}": range(n, n + 1) for n in range(1, 65)})
+    ended = threading.Event()
+
+    def wait(path: str, limit: int = 1 << 22) -> str:
+        """Answer after the test about all programs but the last one."""
+        if path.endswith("/environ"):
+            if "/64/" not in path:
+                ended.wait(60)
+            return "NCCL_ALGO=Ring\0"
+        return proc.get(path, "")
+
+    monkeypatch.setattr(people, "read_or_none", wait)
+    monkeypatch.setattr(host, "_stuck", lambda people: [])
+    begun = time.monotonic()
+    holders = {str(pid): ["nvidia0"] for pid in range(1, 65)}
+    monkeypatch.setattr(host, "users_of", lambda pattern, **_: holders)
+    rows = {row["pid"]: row["variables"] for row in host.programs(PARAMETERS)["holders"]}
+    assert time.monotonic() - begun < COLLECTORS["programs"][1] / 3
+    assert rows == {pid: None if pid < 64 else {"NCCL_ALGO": "Ring"} for pid in range(1, 65)}
+    ended.set()
+
+
+def test_a_user_whose_answers_are_slow_is_waited_for_no_longer_than_one_without(
+    proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_users(proc, u1000=range(1, 64), u1001=range(64, 65))
+    slow, asked = threading.Event(), people.People()
+    begun = time.monotonic()
+    answers = [asked.ask(str(pid), slow.wait, people.WAIT_S / 16) for pid in range(1, 64)]
+    assert time.monotonic() - begun < people.WAIT_S / 2
+    assert (answers[0], answers[-1]) == (False, None)
+    assert asked.ask("64", int) == 0
 
 
 def test_mappings_that_are_not_known_leave_the_programs_with_open_gpus(
@@ -164,7 +255,7 @@ def test_mappings_that_are_not_known_leave_the_programs_with_open_gpus(
         return {pid: ["nvidia0"] for pid in ("1", "2")[: 1 + mapped]}
 
     monkeypatch.setattr(host, "users_of", users)
-    monkeypatch.setattr(host, "_stuck", list)
+    monkeypatch.setattr(host, "_stuck", lambda people: [])
     for listed, said in ((["2"], ""), ([], "the kernel does not tell")):
         found = host.programs(PARAMETERS)
         assert found["unmapped"] == said

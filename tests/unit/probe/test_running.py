@@ -30,7 +30,7 @@ def test_a_name_that_a_process_chose_is_no_program(tmp_path: Path) -> None:
     call = "open('/proc/self/comm', 'w').write('gpuprov-named'); print(1, flush=True); input()"
     with _running(sys.executable, "-c", call) as process:
         assert text_in(f"/proc/{process.pid}/comm") == "gpuprov-named"
-        assert not host._runs("gpuprov-named")
+        assert not host._runs(people.People(), "gpuprov-named")
         process.kill()
     if os.geteuid():
         pytest.skip("needs a file of root's")
@@ -41,9 +41,9 @@ def test_a_name_that_a_process_chose_is_no_program(tmp_path: Path) -> None:
             if text_in(f"/proc/{process.pid}/comm") == own.name:
                 break
             time.sleep(0.02)
-        assert host._runs("opensm", own.name)
+        assert host._runs(people.People(), "opensm", own.name)
         os.chown(own, 65534, -1)
-        assert not host._runs(own.name)
+        assert not host._runs(people.People(), own.name)
         process.kill()
 
 
@@ -65,7 +65,7 @@ def test_a_name_that_a_user_mounted_over_a_file_of_root_is_no_program(
         if process.poll() is not None:
             pytest.skip("root may not mount here")
         assert text_in(f"/proc/{process.pid}/comm") == own.name
-        assert host._runs(own.name) is counts
+        assert host._runs(people.People(), own.name) is counts
         process.kill()
 
 
@@ -84,27 +84,31 @@ def test_a_file_that_root_cannot_look_at_is_a_users(
         readlink=lambda _: "/home/user/mounted/opensm", stat=refused, geteuid=lambda: user
     )
     monkeypatch.setattr(host, "os", system)
-    assert host._runs("opensm") is counts
+    assert host._runs(people.People(), "opensm") is counts
 
 
-def test_a_program_whose_file_does_not_answer_hides_none_of_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_whose_files_do_not_answer_hide_none_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait as for a file system that a user has mounted and lets others use: once for its user."""
     ended, asked = threading.Event(), []
 
     def wait(path: str) -> os.stat_result:
         asked.append(path)
-        if path != "/proc/9/exe":
+        if path not in ("/proc/9/exe", "/proc/10/exe"):
             ended.wait(20)
             raise PermissionError(path)
         return os.stat_result((0,) * 10)
 
-    users = {"/proc/7/status": "1000", "/proc/8/status": "1000", "/proc/9/status": "0"}
-    monkeypatch.setattr(host, "names_in", lambda _: ["7", "8", "9"])
-    monkeypatch.setattr(host, "text_in", lambda _: "opensm")
-    monkeypatch.setattr(host, "read_or_none", lambda path: f"Uid:\t{users[path]}\n")
-    system = SimpleNamespace(readlink=lambda _: "/usr/sbin/opensm", stat=wait, geteuid=int)
+    users = {"7": "1000", "8": "1000", "9": "0", "10": "1001"}
+    status = {f"/proc/{pid}/status": f"Uid:\t{user}\n" for pid, user in users.items()}
+    system = SimpleNamespace(readlink=lambda _: "/usr/sbin/opensm", stat=wait, lstat=str, geteuid=int)
+    system.path = SimpleNamespace(samestat=lambda *_: True)
     monkeypatch.setattr(host, "os", system)
-    monkeypatch.setattr(people, "ANSWER_S", 0.2)
-    assert host._runs("opensm")
-    assert asked == ["/proc/7/exe", "/proc/9/exe"]
+    monkeypatch.setattr(host, "text_in", lambda _: "opensm")
+    for module in (host, people):
+        monkeypatch.setattr(module, "read_or_none", lambda path, limit=0: status.get(path))
+    for other in ("9", "10"):
+        monkeypatch.setattr(host, "names_in", lambda _, other=other: ["7", "8", other])
+        asked.clear()
+        assert host._runs(people.People(), "opensm")
+        assert asked == ["/proc/7/exe", f"/proc/{other}/exe"]
     ended.set()
