@@ -104,15 +104,15 @@ class _Search:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
         self._majors = _majors()
-        self._names = {}  # type: dict[tuple[int, int], str]
-        self._files = {}  # type: dict[tuple[int, int, int], str | None]
+        self._names = {}  # type: dict[tuple[int, ...], str]
+        self._files = {}  # type: dict[tuple[int, ...] | None, str | None]
         self._seen = {}  # type: dict[str, int]
         self._table = ""
         for name in sorted(os.listdir(FOLDER)):
             if name.startswith("nvidia"):
-                number = _number(FOLDER + "/" + name)
+                number, seen = _device(0, "", FOLDER + "/" + name)
                 if number:
-                    self._names.setdefault(number, name)
+                    self._files[seen] = self._names.setdefault(number, name)
 
     def all_of(self, pids: "Iterable[str]", mapped: bool) -> "dict[str, set[str]]":
         """Return process → names of its devices; raises as `look`."""
@@ -162,7 +162,7 @@ class _Search:
                     raise self._too_many()
                 if name:
                     found.add(name)
-        except OSError:  # it has ended meanwhile
+        except OSError:
             return found
         finally:
             self._seen[table] = place
@@ -181,11 +181,12 @@ class _Search:
         """Yield the name of the device for each mapping, None for others.
 
         A file is looked at once, and kept under the numbers that it has then: another one could be in its
-        place meanwhile. Mappings that have changed are read again.
+        place meanwhile. Mappings that have changed are read again, until twice the same files differ from
+        theirs: one of overlay can have another number than its mapping, one of btrfs another file system.
         """
-        is_changed = True
-        while is_changed:
-            is_changed = False
+        before, other = None, set()  # type: set[object] | None, set[object]
+        while other != before:
+            before, other = other, set()
             with open(table.replace("map_files", "maps"), "rb") as file:
                 for line in file:
                     found = MAPPED.match(line)
@@ -201,10 +202,11 @@ class _Search:
                     name = self._name(number)
                     if seen:
                         self._files[seen] = name
-                    is_changed |= ctypes.get_errno() == errno.ENOENT and not seen
+                    if seen is not None and seen[2:] != key[2:]:
+                        other.add((key, seen or object()))
                     yield name
 
-    def _name(self, number: "tuple[int, int] | None") -> "str | None":
+    def _name(self, number: "tuple[int, ...] | None") -> "str | None":
         """Return the name of a device; None for others. A container has devices that /dev has not."""
         if number is None:
             return None
@@ -260,32 +262,23 @@ def _is_shared(pid: str, thread: str) -> bool:
     return bool(_KCMP) and _LIBRARY.syscall(_KCMP, int(pid), int(thread), FILES, 0, 0) == 0
 
 
-def _device(
-    handle: int, folder: str, name: str
-) -> "tuple[tuple[int, int] | None, tuple[int, int, int] | None]":
+def _device(handle: int, folder: str, name: str) -> "tuple[tuple[int, ...] | None, tuple[int, ...] | None]":
     """Return major and minor number of an open character device, None for another file; and the numbers of
-    its file system and its own there, None if the kernel does not tell.
+    its file system and its own there, () if it was closed meanwhile, None if the kernel does not tell.
     """
     about = ctypes.create_string_buffer(256)
     if _STATX and _LIBRARY.syscall(_STATX, handle, name.encode(), AS_KNOWN, WHAT, about) == 0:
         mode, inode = struct.unpack_from("=H2xQ", about, 28)
-        major, minor, *system = struct.unpack_from("=IIII", about, 128)
-        number = (major, minor) if mode & 0o170000 == 0o020000 else None
-        return number, (system[0], system[1], inode)
-    if _STATX and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):  # closed meanwhile
-        return None, None
-    return _number(folder + "/" + name), None
-
-
-def _number(path: str) -> "tuple[int, int] | None":
-    """Return major and minor number of a character device; None for another file, and if it was removed."""
+        *number, major, minor = struct.unpack_from("=IIII", about, 128)
+        return tuple(number) if mode & 0o170000 == 0o020000 else None, (major, minor, inode)
+    if _STATX and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+        return None, () if ctypes.get_errno() == errno.ENOENT else None
     try:
-        about = os.stat(path)
+        found = os.stat(folder + "/" + name)
     except OSError:
-        return None
-    return (
-        (os.major(about.st_rdev), os.minor(about.st_rdev)) if about.st_mode & 0o170000 == 0o020000 else None
-    )
+        return None, None
+    major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+    return (major, minor) if found.st_mode & 0o170000 == 0o020000 else None, None
 
 
 def _majors() -> "dict[int, str]":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import itertools
 import os
 import re
@@ -144,7 +143,9 @@ def test_a_process_whose_mappings_are_not_told_is_named(gpu: Path, monkeypatch: 
 
 @ROOT
 def test_a_file_that_many_have_mapped_is_looked_at_once(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Find each process with the device; the time for all is some thousand mappings a millisecond."""
+    """Find each process with the device, without a look at it; the time for all is some thousand
+    mappings a millisecond.
+    """
     (gpu / "nvidia0").unlink()
     (gpu / "nvidia0").symlink_to("/dev/zero")
     device, looked = gpu_files._device, []
@@ -157,35 +158,59 @@ def test_a_file_that_many_have_mapped_is_looked_at_once(gpu: Path, monkeypatch: 
     with child(MAP.format(then="")) as pid, child(MAP.format(then="")) as other:
         assert gpu_files.devices_in_use([pid, other]) == {pid: {"nvidia0"}, other: {"nvidia0"}}
         files = set(map(os.readlink, Path(f"/proc/{pid}/map_files").iterdir()))
-    assert len([folder for folder in looked if folder.endswith("map_files")]) == len(files)
+    assert len([folder for folder in looked if folder.endswith("map_files")]) == len(files - {"/dev/zero"})
 
 
 @ROOT
-@pytest.mark.parametrize("is_replaced", [True, False])
+@pytest.mark.parametrize("seen", [(1, 2, 3), ()], ids=["replaced", "moved"])
 def test_a_mapping_that_changes_meanwhile_hides_no_device(
-    gpu: Path, monkeypatch: pytest.MonkeyPatch, is_replaced: bool
+    gpu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: tuple[int, ...]
 ) -> None:
-    """Have the device replaced by another file, or moved, between its line and the look at it."""
+    """Have a container's device replaced by another file, or moved, between its line and the look at it."""
     (gpu / "nvidia0").unlink()
     (gpu / "nvidia0").symlink_to("/dev/zero")
-    about = Path("/dev/zero").stat()
-    zero = (os.major(about.st_dev), os.minor(about.st_dev), about.st_ino)
-    device, moved = gpu_files._device, []
+    own = tmp_path / "own"
+    os.mknod(own, 0o20666, Path("/dev/zero").stat().st_rdev)
+    device = gpu_files._device
+    moved: list[str] = []
 
     def move(handle: int, folder: str, name: str) -> Any:
         """Answer once for the first process as if its device had gone."""
-        number, seen = device(handle, folder, name)
-        if seen != zero or moved or not folder.endswith("map_files"):
-            return number, seen
+        if moved or not folder.endswith("map_files") or Path(folder, name).readlink() != own:
+            return device(handle, folder, name)
         moved.append(folder)
-        ctypes.set_errno(errno.ENOENT)
-        return (None, (1, 2, 3)) if is_replaced else (None, None)
+        return None, seen
 
     monkeypatch.setattr(gpu_files, "_device", move)
-    with child(MAP.format(then="")) as pid, child(MAP.format(then="")) as other:
+    code = MAP.format(then="").replace("/dev/zero", str(own))
+    with child(code) as pid, child(code) as other:
         found = gpu_files.devices_in_use([pid, other])
     assert moved == [f"/proc/{pid}/map_files"]
-    assert found == {other: {"nvidia0"}, **({} if is_replaced else {pid: {"nvidia0"}})}
+    assert found == {pid: {"nvidia0"}, other: {"nvidia0"}}
+
+
+@ROOT
+@pytest.mark.parametrize("other", [(0, 1, 0), (0, 0, 1)], ids=["btrfs", "overlay"])
+def test_files_with_other_numbers_than_their_mappings_have_not_changed(
+    gpu: Path, monkeypatch: pytest.MonkeyPatch, other: tuple[int, ...]
+) -> None:
+    """Read the mappings once, or a second time to know that they have not."""
+    device = gpu_files._device
+    lines: list[str] = []
+
+    def differ(handle: int, folder: str, name: str) -> Any:
+        number, seen = device(handle, folder, name)
+        return number, seen and tuple(map(sum, zip(seen, other, strict=True)))
+
+    def count(path: str, mode: str = "r", **how: Any) -> Any:
+        lines.append(path)
+        return Path(path).open(mode, **how)
+
+    monkeypatch.setattr(gpu_files, "_device", differ)
+    monkeypatch.setattr(gpu_files, "open", count, raising=False)
+    with child(opened()) as pid:
+        assert gpu_files.devices_of(pid) == {"nvidia0"}
+        assert lines.count(f"/proc/{pid}/maps") == 1 + other[2]
 
 
 @ROOT
