@@ -28,6 +28,8 @@ LEAST = 4 << 10
 """Number of bytes that a file counts at least in `require_small`: each takes time."""
 STREAMS = ("/dev/", "/proc/")
 """Folders of files that are streams."""
+KERNELS = ("/proc", "/sys")
+"""Mount points of file systems whose files are answers of the kernel; others, as configfs, are below them."""
 KINDS = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
 """Types of files that are neither regular files nor devices → their names in messages."""
 _CAUSE = 200
@@ -70,7 +72,8 @@ def open_stated(path: Path) -> BinaryIO:
     command names, as a shell does for `<(COMMAND)`.
 
     A link in a folder of another person, or a name in their file, can lead to any file: opening a device can
-    have effects, such as a reset by a watchdog, and a named pipe or a terminal is waited for without an end.
+    have effects, such as a reset by a watchdog, a named pipe or a terminal is waited for without an end, and
+    files of /sys and /proc read devices and memory.
 
     Raises:
         OSError: it cannot be read, or is another file.
@@ -81,10 +84,7 @@ def open_stated(path: Path) -> BinaryIO:
 
 
 def _without_devices(path: str, flags: int) -> int:
-    """Open a regular file or /dev/null; an opener for `open`. OSError as `open_stated`.
-
-    A file whose size is 0 is empty: those of /proc, which are not, may be waited for, as /proc/kmsg is.
-    """
+    """Open a regular file or /dev/null; an opener for `open`. OSError as `open_stated`."""
     # Linux: O_PATH does not open what it finds. Elsewhere a device is opened before it is refused.
     handle = os.open(path, getattr(os, "O_PATH", flags) | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -95,9 +95,20 @@ def _without_devices(path: str, flags: int) -> int:
         is_null = kind == stat.S_IFCHR and found.st_rdev == Path(os.devnull).stat().st_rdev
         if kind != stat.S_IFREG and not is_null:
             raise OSError(errno.EINVAL, f"is a {KINDS.get(kind, 'device')}, not a regular file", path)
+        if _is_kernels(handle, found.st_dev):
+            raise OSError(errno.EINVAL, "is a file of the kernel, not one that somebody wrote", path)
         return os.open(f"/dev/fd/{handle}" if found.st_size else os.devnull, flags)
     finally:
         os.close(handle)
+
+
+def _is_kernels(handle: int, system: int) -> bool:
+    """Return whether an open file is below `KERNELS`, or of their file systems, by any name."""
+    name = os.path.realpath(f"/dev/fd/{handle}")
+    return any(
+        name.startswith(f"{folder}/") or system == Path(folder).stat().st_dev
+        for folder in filter(os.path.ismount, KERNELS)
+    )
 
 
 def require_small(files: Iterable[Path], most: int, what: str) -> None:

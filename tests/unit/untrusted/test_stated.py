@@ -6,6 +6,7 @@ import io
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -50,13 +51,48 @@ def test_a_device_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert modes == [os.O_PATH]
 
 
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="only Linux has such files")
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("file", ["/proc/version", "/sys/kernel/uevent_seqnum", "/proc/self/mounts"])
+def test_a_file_of_the_kernel_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool, file: str
+) -> None:
+    """Refuse those of sysfs, which have a size, and others before they are opened, by any name."""
+    name, modes = tmp_path / "profile.yml", []
+    name.symlink_to(file)
+    really = os.open
+
+    def record(path: str, flags: int, *others: int) -> int:
+        modes.append(flags & os.O_PATH)
+        return really(path, flags, *others)
+
+    monkeypatch.setattr(os, "open", record)
+    for place in (os.path.realpath, str):  # as seen, and mounted elsewhere
+        monkeypatch.setattr("os.path.realpath", place)
+        with pytest.raises(OSError, match="is a file of the kernel"):
+            stated.read_bounded(name if link else Path(file), 10)
+    assert modes == [os.O_PATH] * 2
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_mount(), reason="needs a file system on another one")
+def test_a_file_below_those_of_the_kernel_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refuse a file of what is mounted there, as configfs is, and no other one where nothing is mounted."""
+    monkeypatch.setattr(stated, "KERNELS", ("/dev", str(tmp_path / "sys")))
+    (tmp_path / "sys").mkdir()
+    (tmp_path / "own").write_text("groups: {}")
+    assert stated.read_bounded(tmp_path / "own") == b"groups: {}"
+    with NamedTemporaryFile(dir="/dev/shm") as file:
+        (tmp_path / "link").symlink_to(file.name)
+        with pytest.raises(OSError, match="is a file of the kernel"):
+            stated.read_bounded(tmp_path / "link")
+
+
 def test_files_without_content_are_empty(tmp_path: Path) -> None:
-    """Read an empty file, and /dev/null, which is stated for no known hosts; nothing of /proc/kmsg and
-    such.
-    """
+    """Read an empty file, and /dev/null, which is stated for no known hosts."""
     (tmp_path / "empty").touch()
-    (tmp_path / "link").symlink_to("/proc/version")
-    for path in (tmp_path / "empty", tmp_path / "link", Path(os.devnull)):
+    for path in (tmp_path / "empty", Path(os.devnull)):
         assert stated.read_bounded(path) == b""
 
 
