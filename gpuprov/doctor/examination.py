@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from gpuprov.probe.facts import Facts, Missing, part
-from gpuprov.probe.node.kernel_log import OF_DEVICES
+from gpuprov.probe.node.kernel_messages import OF_DEVICES
 from gpuprov.probe.parse.gpu import Gpu
 from gpuprov.probe.parse.health import Health, parse_health
 from gpuprov.untrusted.numbers import finite
@@ -89,6 +89,8 @@ NAME, CPU_LIST = 200, 4096
 """Characters of a program's name and state, and of a list of processors, that are read; the kernel's names
 have up to 127.
 """
+COMPLETE_S = 24 * 3600
+"""Seconds of the kernel log that are enough without its beginning: a journal removes it by its size."""
 LOG_LINE = 1000
 """Characters of a line of a log or of a tool's output that are searched; the probe sends at most 600 of the
 kernel log.
@@ -117,16 +119,29 @@ class Examination(Facts):
 
     @property
     def searches(self) -> int:
-        """The number of times that the kernel log was searched: without a fault, a rule that has searched a
-        log with `unread` does not know whether there is one.
-        """
+        """The number of times that the kernel log was searched."""
         return int(self.__dict__.get("_searches", 0))
 
     @property
-    def unread(self) -> str:
-        """The reason why messages may be missing from the kernel log; empty without one."""
+    def is_log_whole(self) -> bool:
+        """Whether the kernel log has all messages of this boot, or was not read."""
         log = self.collectors.get("kernel_log")
-        return str(log.get("unread") or "")[:LOG_LINE] if isinstance(log, dict) else ""
+        return not isinstance(log, dict) or log.get("since") is None
+
+    @property
+    def unread(self) -> str:
+        """The reason why a rule that has searched the kernel log does not know all faults; empty if the log
+        has all messages of this boot, or of the last `COMPLETE_S`.
+        """
+        if self.is_log_whole or "kernel_log" in self.missing:
+            return ""
+        now, since = datetime.fromisoformat(self.collected_at), self.collectors["kernel_log"]["since"]
+        if not isinstance(since, (int, float)) or not now.timestamp() - since >= 0:
+            return "messages of the kernel may be missing"
+        if now.timestamp() - since >= COMPLETE_S:
+            return ""
+        begun = now - timedelta(seconds=now.timestamp() - since)
+        return f"messages of the kernel from before {begun:%Y-%m-%d %H:%M} may be missing"
 
     @part
     def _kernel_log(self) -> tuple[LogLine, ...]:

@@ -99,7 +99,7 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
     """
     from gpuprov.ssh.contained import unexpected
 
-    found, unknown = judged(seen, rules(), lambda error: str(unexpected(name or seen.host, error)))
+    found, unknown, _ = judged(seen, rules(), lambda error: str(unexpected(name or seen.host, error)))
     return Diagnosis(
         name or seen.host,
         tuple(in_order([replace(fault, source=titles(RULES[fault.rule].source)) for fault in found])),
@@ -114,17 +114,19 @@ def diagnose(seen: Examination, name: str = "") -> Diagnosis:
 
 def judged(
     seen: Examination, table: Iterable[Rule], failed: Callable[[Exception], str]
-) -> tuple[list[Fault], dict[str, str]]:
-    """Judge one machine by the rules of a table; return the faults, and rule → why it could not judge, or
-    that it has more than `FAULTS` faults, of which the first are kept.
+) -> tuple[list[Fault], dict[str, str], set[str]]:
+    """Judge one machine by the rules of a table; return the faults, rule → why it could not judge, or
+    that it has more than `FAULTS` faults, of which the first are kept, and the rules that have searched a
+    kernel log without the beginning of this boot.
 
-    A rule cannot judge if it finds no fault and has searched a kernel log that may lack messages.
+    A rule that has searched a kernel log which may lack messages does not know all faults, and is in both.
 
     Args:
         failed: returns the reason for an exception that no rule should raise.
     """
     found: list[Fault] = []
     unknown: dict[str, str] = {}
+    partly: set[str] = set()
     for rule in table:
         searches = seen.searches
         try:
@@ -135,11 +137,13 @@ def judged(
             unknown[rule.name] = shortened(failed(error))
         else:
             found += [replace(fault, rule=rule.name, health=class_of(fault, rule)) for fault in faults]
-            if not faults and seen.unread and seen.searches > searches:
-                unknown[rule.name] = shortened(f"kernel_log: {seen.unread}")
+            if seen.searches > searches and not seen.is_log_whole:
+                partly.add(rule.name)
+                if seen.unread:
+                    unknown[rule.name] = shortened(f"kernel_log: {seen.unread}")
             if len(faults) == FAULTS:
                 unknown[rule.name] = f"it reports at most {FAULTS} faults of a machine"
-    return found, unknown
+    return found, unknown, partly
 
 
 def in_order(found: list[Fault]) -> list[Fault]:

@@ -55,12 +55,14 @@ class Look:
         reasons: why the verdict is unknown: essential values that are missing, and rules of GPUs that could
             not judge.
         unjudged: rule → why it could not judge.
+        partly: rules that have searched a kernel log without the beginning of this boot.
         seconds: duration of the collection.
     """
 
     sights: tuple[Sight, ...]
     reasons: tuple[str, ...]
     unjudged: Mapping[str, str]
+    partly: Collection[str] = ()
     seconds: float = 0.0
 
 
@@ -131,22 +133,23 @@ def judge(seen: Examination, kept: dict[str, Any], classes: Mapping[str, str]) -
     software = kept.get("software") or {}
     digest = _digest(seen)
     is_known = software.get("digest") == digest
-    found, unjudged = _by_concerns(seen, lambda rule: rule not in OF_SOFTWARE, {"stack"})
+    found, unjudged, partly = _by_concerns(seen, lambda rule: rule not in OF_SOFTWARE, {"stack"})
     if not is_known:
-        faults, missing = _by_concerns(seen, lambda rule: rule in OF_SOFTWARE)
+        faults, missing, _ = _by_concerns(seen, lambda rule: rule in OF_SOFTWARE)
         software = {"digest": digest, "faults": [each.as_dict() for each in faults], "unjudged": missing}
         kept["software"] = software
     found = [*in_order(found), *map(_fault, software["faults"])]
     unjudged.update(software["unjudged"])
     reasons = [f"{name}: {seen.missing[name]}" for name in _essential(seen) if name in seen.missing]
     reasons += [f"{rule} could not judge: {why}" for rule, why in unjudged.items() if is_of_gpus(rule)]
-    return Look(tuple(sights(found, classes)), tuple(reasons), unjudged, seen.seconds)
+    return Look(tuple(sights(found, classes)), tuple(reasons), unjudged, partly, seen.seconds)
 
 
 def _by_concerns(
     seen: Examination, is_wanted: Callable[[str], bool], without: Collection[str] = ()
-) -> tuple[list[Fault], dict[str, str]]:
-    """Return the faults by the wanted rules, and rule or concern → why it could not judge.
+) -> tuple[list[Fault], dict[str, str], set[str]]:
+    """Return the faults by the wanted rules, rule or concern → why it could not judge, and the rules that
+    have searched a kernel log without the beginning of this boot.
 
     Args:
         without: concerns that are not imported.
@@ -164,8 +167,8 @@ def _by_concerns(
             continue
         own = (rule for rule in RULES.values() if rule.predicate.__module__ == module)
         table += [rule for rule in own if is_wanted(rule.name)]
-    found, missing = judged(seen, table, _failure)
-    return found, {**missing, **unjudged}
+    found, missing, partly = judged(seen, table, _failure)
+    return found, {**missing, **unjudged}, partly
 
 
 def _essential(seen: Examination) -> tuple[str, ...]:

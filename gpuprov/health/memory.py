@@ -130,7 +130,7 @@ class Memory:
         does not count yet after `RECENT` intervals.
 
         Args:
-            unknown: rules that could not judge: their faults stay.
+            unknown: rules that could not judge, or not by all messages of the kernel: their faults stay.
             paused: whether faults do not count now, because the node has just booted or is being changed. One
                 that counts already stays; any other has to be seen again after the pause.
         """

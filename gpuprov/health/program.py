@@ -160,7 +160,7 @@ def _judged(
         now=around.now,
         interval=config.interval,
         hold=config.hold,
-        unknown=found.unjudged,
+        unknown={*found.unjudged, *found.partly},
         paused=bool(paused),
     )
     return conclude(

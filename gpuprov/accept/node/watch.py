@@ -10,7 +10,8 @@ from ctypes import byref, c_uint, c_ulonglong
 
 from gpuprov.probe.node.base import link_name, names_in, read_or_none, redact
 from gpuprov.probe.node.gpu_sample import Nvml
-from gpuprov.probe.node.kernel_log import XID, kind_of, open_ring, records
+from gpuprov.probe.node.kernel_log import open_ring, records
+from gpuprov.probe.node.kernel_messages import XID, kind_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

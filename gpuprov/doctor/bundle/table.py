@@ -27,7 +27,6 @@ from gpuprov.doctor.bundle.choosing import (
 )
 from gpuprov.doctor.bundle.kernel import log_lines
 from gpuprov.doctor.bundle.smi import answer
-from gpuprov.probe.node.kernel_log import UNREAD
 
 _KERNEL = (
     r"\d{1,2}\.\d{1,3}(?:\.\d{1,4})?(?:[-.+~](?:\d{1,4}|amd64|arm64|generic|aws|azure|gcp|oracle|nvidia|cloud"
@@ -189,7 +188,7 @@ TABLE: Mapping[str, Chooser] = {
         left_out=number,
         lines=number,
         source=matching(r"ring|journal|journal and ring"),
-        unread=matching("|".join(UNREAD)),
+        since=number,
     ),
     "nvlink": fields(
         status=lines(r"(GPU \d{1,3}): .*", r"(Link \d{1,3}): (\d{1,4}(?:\.\d{1,3})? GB/s|<inactive>)"),

@@ -85,8 +85,10 @@ def after(seen: Examination, since: float) -> Examination:
     log = seen.collectors.get("kernel_log")
     if not isinstance(log, dict) or "kept" not in log:
         return seen
-    kept = [line for line in log["kept"] if finite(line[0]) >= since]
-    collectors = {**seen.collectors, "kernel_log": {**log, "kept": kept}}
+    later = {**log, "kept": [line for line in log["kept"] if finite(line[0]) >= since]}
+    if finite(log.get("since", 0)) <= since:
+        later.pop("since", None)
+    collectors = {**seen.collectors, "kernel_log": later}
     return Examination(seen.host, seen.collected_at, seen.seconds, collectors)
 
 

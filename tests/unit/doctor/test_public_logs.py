@@ -6,7 +6,7 @@ import pytest
 
 from gpuprov.doctor.fault import Fault
 from gpuprov.doctor.judge import diagnose
-from gpuprov.probe.node.kernel_log import WANTED
+from gpuprov.probe.node.kernel_messages import WANTED
 from tests import ROOT
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import as_examined, bare_metal, edit_smi, log, unload

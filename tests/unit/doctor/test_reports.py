@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from gpuprov.doctor.judge import RULES
-from gpuprov.probe.node.kernel_log import WANTED
+from gpuprov.probe.node.kernel_messages import WANTED
 from tests.unit.doctor.reports import LOOKED_AT, SETS, judged, reports
 
 ALL = [(name, report) for name in SETS for report in reports(name)]

@@ -10,6 +10,7 @@ import pytest
 
 from gpuprov.doctor.fault import CLASSES, OF_USERS, Fault, Rule, class_of, is_of_gpus
 from gpuprov.doctor.judge import diagnose, rules
+from gpuprov.probe.node.kernel_messages import OF_DEVICES, kind_of
 from tests.unit.doctor.faults import FAULTS, FIRST, all_of, kernel_says, setting
 from tests.unit.doctor.machines import NOW, Change, Collectors, as_examined, bare_metal, edit_smi, holder, log
 
@@ -65,6 +66,8 @@ def forged() -> Iterator[str]:
         yield f"{name}[4711]: segfault at 0 ip 000055d2 sp 00007fff error 4 in a[55d2+1000]"
         yield f"traps: {name}[4711] general protection fault ip:7f sp:7f error:0 in a[7f+1000]"
         yield f"{name}: page allocation failure: order:4, mode:0x40cc0(GFP_KERNEL|__GFP_COMP)"
+        yield f"{name} uses obsolete (PF_INET,SOCK_PACKET)"
+        yield f"{name} sent an empty control message without MSG_MORE."
         yield f"INFO: task {name}:4711 blocked for more than 120 seconds."
         yield f"Memory cgroup out of memory: Killed process 4711 ({name}) total-vm:4kB"
         yield f"NVRM: API mismatch: the client '{name}' (pid 4711)"
@@ -79,6 +82,10 @@ def forged() -> Iterator[str]:
             yield f"{name}[4711] bad frame in rt_sigreturn frame:7f ip:7f sp:7f orax:f in {text}[7f+1000]"
             yield f"{name}: page allocation failure: order:4, mode:0xcc0(GFP_KERNEL),cpuset={text},mems_"
             yield f"{name} cpuset={text} mems_allowed=0-1"
+        for port in re.findall(r"[^\s:/]{1,15}", text):
+            for name in ("NVRM", "nvidia_peermem", "DMAR"):
+                yield f"{name}: received packet on {port} with own address as source address (addr:0:1:2)"
+                yield f"{name}: Slave A ({port}) is not up; please bring it up to get a working HSR network"
         for name in ("NVRM", "nvidia", "mlx5_ib", "AER", "NVRM (unregistering)"):
             yield f"{name}: option mode: invalid value ({text})"
             yield f'{name}: Mode "{text[:31]}" not found'
@@ -207,6 +214,47 @@ def test_the_name_of_a_program_is_no_fault_of_a_disk(line: str) -> None:
     machine = bare_metal()
     log(machine, line)
     assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(machine)).faults}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXT4-fs error (",
+        "I/O error, dev ",
+        "XFS (a): shutdo",
+        "XFS (shut down",
+    ],
+)
+def test_a_program_whose_name_begins_a_message_is_no_fault_of_a_disk(line: str) -> None:
+    """Write a message of which only the beginning, a program's name, is known."""
+    machine = bare_metal()
+    log(machine, f"{line} does what no pattern for users' names has")
+    assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(machine)).faults}
+
+
+def written() -> Iterator[str]:
+    """Yield the messages about devices in `FAULTS`, and others, of which each is a fault."""
+    texts = set(TEXTS)
+    for change in (change for changes in FAULTS.values() for change in changes):
+        machine = bare_metal()
+        change(machine)
+        texts.update(text for _, text in machine["kernel_log"].get("kept", ()))
+    for text in filter(OF_DEVICES.match, sorted(texts)):
+        machine = bare_metal()
+        log(machine, text)
+        if diagnose(as_examined(machine)).faults:
+            yield text
+
+
+@pytest.mark.parametrize("line", tuple(written()))
+def test_the_name_of_an_interface_makes_no_message_of_a_faults_kind(line: str) -> None:
+    """Name interfaces like the driver and each word of its message, in an unknown text: a kind has a maximum
+    of lines.
+    """
+    driver = re.match(r"[^\s:/]{1,15}(?=: )", line)
+    for word in re.findall(r"[^\s:/]{1,15}", line) if driver else ():
+        for text in (f"a text about {word} with more", f"a text about {word}(x) with more"):
+            assert kind_of(f"{driver.group()}: {text}") != kind_of(line), text
 
 
 @pytest.mark.parametrize("line", ALONE)

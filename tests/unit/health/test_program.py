@@ -16,7 +16,7 @@ import pytest
 from gpuprov.health import look, machine, output, program
 from gpuprov.health.output import line
 from tests.unit.doctor.faults import FAULTS
-from tests.unit.doctor.machines import bare_metal
+from tests.unit.doctor.machines import NOW, bare_metal, log
 from tests.unit.health.machine import Machine
 
 DAY_S = 24 * 3600
@@ -151,6 +151,27 @@ def test_a_value_that_a_rule_cannot_read_is_unknown(node: Machine) -> None:
     document = node.run()
     assert document["verdict"] == "unknown"
     assert "could not judge" in document["text"]
+
+
+def test_a_fault_stays_if_its_message_is_pushed_out_of_the_log(node: Machine) -> None:
+    """Push it out long ago, so that the log has all of the last day."""
+    log(node.collectors, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.")
+    assert node.run(3)["verdict"] == "isolate"
+    node.collectors = bare_metal()
+    node.collectors["kernel_log"]["since"] = 0
+    assert node.run(60)["verdict"] == "isolate"
+    del node.collectors["kernel_log"]["since"]
+    assert node.run(60)["verdict"] == "healthy"
+
+
+def test_a_fault_that_users_cause_lets_no_other_one_end(node: Machine) -> None:
+    """Flood the log, and cause a fault by the same rule."""
+    log(node.collectors, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.")
+    assert node.run(3)["verdict"] == "isolate"
+    node.collectors = bare_metal()
+    log(node.collectors, "NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=python, Ch 00000008")
+    node.collectors["kernel_log"]["since"] = NOW
+    assert node.run(60)["verdict"] == "isolate"
 
 
 @pytest.mark.parametrize("step", [-7200.0, 3600.0, 86400.0])

@@ -18,9 +18,13 @@ from unittest.mock import Mock
 import pytest
 
 from gpuprov.probe.node import kernel_log as module
+from gpuprov.probe.node import kernel_messages
 from gpuprov.probe.node.base import Failed
-from gpuprov.probe.node.kernel_log import KINDS, LINES_AT_MOST, OF_A_KIND, kernel_log
+from gpuprov.probe.node.kernel_log import kernel_log
+from gpuprov.probe.node.kernel_messages import KINDS, LINES_AT_MOST, OF_A_KIND
 
+BOOT = 1_795_700_000
+BEGIN = "Linux version 6.1.0-44-amd64 (debian-kernel@lists.debian.org)"
 LOST = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
 FAULT = "NVRM: Xid (PCI:0000:{:02x}:00): {}, pid={}, name=python, Ch 00000008"
 CRASH = "python[{}]: segfault at 0 ip 000055d2 sp 00007fff error 4 in python[55d2+1000]"
@@ -36,6 +40,10 @@ class Log:
         self.kind, self.place = stat.S_IFCHR, os.SEEK_CUR
         self.arguments: tuple[str, ...] = ()
         self.characters: int | None = None
+        self.code, self.users = 0, "0"
+        clock = Mock(time=lambda: BOOT + 9000.0, monotonic=lambda: 9000.0)
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "run", lambda *_: self.users)
         monkeypatch.setattr(module, "find_program", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(subprocess, "Popen", self._start)
         monkeypatch.setattr(
@@ -55,7 +63,7 @@ class Log:
 
     def says(self, texts: Iterable[str]) -> None:
         """Add lines of the kernel to the journal."""
-        begun = 1_795_700_000 + len(self.journal)
+        begun = BOOT + len(self.journal)
         self.journal += [f"{begun + number}.5 kernel: {text}" for number, text in enumerate(texts)]
 
     def rings(self, texts: Iterable[str], priority: int = 3) -> None:
@@ -72,14 +80,18 @@ class Log:
         messages = re.split(r"(?m)^(?=\d)", "".join(f"{line}\n" for line in self.journal))
         text = "".join(reversed(messages) if "--reverse" in argv else messages)
         child = Mock(stdout=io.BytesIO(text[: self.characters].encode()))
-        child.wait.return_value = 0 if self.characters is None else -9
+        child.wait.return_value = self.code if self.characters is None else -9
         return child
 
     def _read(self, _handle: int, _size: int) -> bytes:
-        """Return the next record of the ring buffer, or raise BlockingIOError at its end."""
+        """Return the next record of the ring buffer; raise BrokenPipeError for an empty one, which stands for
+        others that were overwritten, and BlockingIOError at the end.
+        """
         if not self.ring:
             raise BlockingIOError
-        return self.ring.pop(0)
+        if record := self.ring.pop(0):
+            return record
+        raise BrokenPipeError
 
 
 @pytest.fixture
@@ -163,6 +175,8 @@ def test_names_of_users_push_out_no_error(machine: Log, line: str) -> None:
         "NVRM: Setting {} as primary slave",
         "NVRM: an unknown text with the name {}",
         "nvidia: Device {} is up. Set it down before adding it as a team port",
+        "NVRM: received packet on a{}rror with own address as source address (addr:96:5d:93:25, vlan:0)",
+        "NVRM: Slave A (BAR1{}) is not up; please bring it up to get a fully working HSR network",
         "BUG: a text with the name {}",
         "Oops: a text with the name {}",
         "BUG: {}[1]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
@@ -193,7 +207,7 @@ def test_kinds_are_of_closed_lists() -> None:
     names = ["".join(letters) for letters in itertools.product("abcdef0-_", repeat=4)]
     texts = ("entered promiscuous mode", "Caught tx_queue_len zero misconfig", "a text with {}")
     kinds = {
-        module.kind_of(f"{begin}: {text}".replace("{}", name))
+        kernel_messages.kind_of(f"{begin}: {text}".replace("{}", name))
         for begin in begins
         for text in texts
         for name in names
@@ -247,48 +261,71 @@ def test_the_ring_alone_is_enough_and_its_users_are_none(machine: Log) -> None:
 def test_the_newest_messages_are_read_if_there_is_no_time_for_all(machine: Log) -> None:
     """Kill journalctl within a line: `Xid … 48` is no `Xid … 4`."""
     machine.says([*(CRASH.format(pid) for pid in range(9)), FAULT.format(1, 48, 7), LOST])
-    machine.rings([CRASH.format(9)])
     cut = f"1795700010.5 kernel: {LOST}\n1795700009.5 kernel: NVRM: Xid (PCI:0000:01:00): 4"
     machine.characters = len(cut)
     result = kernel_log({})
-    assert result["source"] == "journal and ring"
-    assert sorted(text for _, text in result["kept"]) == [LOST, CRASH.format(9)]
-    assert result["unread"] == "journalctl was ended before the beginning of the boot"
+    assert (texts(), result["since"]) == ([LOST], BOOT + 10.5)
 
 
-def test_a_journalctl_that_was_ended_without_an_answer_is_stated(machine: Log) -> None:
-    machine.says([LOST])
-    machine.rings([CRASH.format(9)])
-    machine.characters = 0
-    assert kernel_log({})["unread"] == "journalctl was ended before the beginning of the boot"
+def test_a_log_is_whole_from_the_first_message_of_the_boot(machine: Log) -> None:
+    machine.says([BEGIN, "microcode: updated early", LOST])
+    assert "since" not in kernel_log({})
+    machine.code = 1
+    assert kernel_log({})["since"] == BOOT + 9000
 
 
-@pytest.mark.parametrize(("seconds", "stated"), [(60, False), (4000, True)])
+@pytest.mark.parametrize(
+    "said", ["Linux version 7 uses obsolete (PF_INET,SOCK_PACKET)", "Linux version: x", LOST]
+)
+def test_a_journal_without_the_beginning_of_the_boot_is_not_whole(machine: Log, said: str) -> None:
+    """Lose the oldest messages, as a journal that was filled by a user removes its files."""
+    machine.says([said, LOST])
+    assert kernel_log({})["since"] == BOOT + 0.5
+    machine.says([*itertools.repeat(CRASH, 16), BEGIN])
+    assert kernel_log({})["since"] == BOOT + 0.5
+
+
+@pytest.mark.parametrize(("seconds", "since"), [(60, None), (4000, BOOT + 4000.5)])
 def test_messages_that_the_journal_has_missed_are_stated(
-    machine: Log, monkeypatch: pytest.MonkeyPatch, seconds: int, stated: bool
+    machine: Log, seconds: int, since: float | None
 ) -> None:
-    """Lose messages at boot, when large machines write more than the ring holds, or later."""
-    boot = 1_795_700_000
-    monkeypatch.setattr(module, "time", Mock(time=lambda: boot + 9000.0, monotonic=lambda: 9000.0))
+    """Lose messages before users can log in, when large machines write more than the ring holds, or later."""
+    machine.users = "61000000"
     machine.journal = [
-        f"{boot + 1}.5 kernel: {LOST}",
-        f"{boot + seconds}.5 systemd-journald[7]: Missed 811 kernel messages",
-        f"{boot + seconds}.6 kernel: systemd-journald[7]: Missed 811 kernel messages",
+        f"{BOOT + 1}.5 kernel: {BEGIN}",
+        f"{BOOT + 1}.6 kernel: {LOST}",
+        f"{BOOT + seconds}.5 systemd-journald[7]: Missed 811 kernel messages",
+        f"{BOOT + seconds}.6 kernel: systemd-journald[7]: Missed 811 kernel messages",
     ]
     result = kernel_log({})
-    assert result.get("unread") == ("the journal has missed messages of the kernel" if stated else None)
-    assert (texts(), result["lines"]) == ([LOST], 2)
+    assert (texts(), result["lines"], result.get("since")) == ([LOST], 3, since)
     assert machine.arguments[-3:] == ("+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606")
 
 
+def test_the_source_with_more_of_the_log_counts(machine: Log) -> None:
+    machine.says([LOST])
+    machine.ring = [f"3,{number},7000000,-;{LOST}\n".encode() for number in (990123, 990124)]
+    assert kernel_log({})["since"] == BOOT + 0.5
+    machine.journal = [f"{BOOT + 500}.5 kernel: {LOST}"]
+    machine.ring = [f"3,990123,7000000,-;{LOST}\n".encode()]
+    assert kernel_log({})["since"] == BOOT + 7
+    machine.ring = [f"3,0,0,-;{BEGIN}\n".encode()]
+    assert "since" not in kernel_log({})
+
+
+def test_records_that_are_overwritten_while_the_ring_is_read_are_missing(machine: Log) -> None:
+    machine.ring = [f"3,0,0,-;{BEGIN}\n".encode(), b"", f"3,811,9000000,-;{LOST}\n".encode()]
+    assert kernel_log({})["since"] == BOOT + 9
+
+
 def test_kinds_beyond_the_limits_are_stated(machine: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.says([LOST, *(f"nvme nvme0: {word}" for word in ("timeout", "controller is down"))])
-    assert "unread" not in kernel_log({})
-    monkeypatch.setattr(module, "KINDS", 1)
+    machine.says([BEGIN, LOST, *(f"nvme nvme0: {word}" for word in ("timeout", "controller is down"))])
+    assert "since" not in kernel_log({})
+    monkeypatch.setattr(kernel_messages, "KINDS", 1)
     machine.says(
         [*(f"nvme nvme0: controller is down {number}" for number in range(OF_A_KIND)), "nvme nvme0: timeout"]
     )
-    assert kernel_log({})["unread"] == "there were too many kinds of messages"
+    assert kernel_log({})["since"] == BOOT + 9000
 
 
 def test_records_without_a_word_are_left_out(machine: Log) -> None:

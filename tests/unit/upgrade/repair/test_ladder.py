@@ -170,12 +170,23 @@ def test_messages_from_before_a_reset_do_not_count() -> None:
     assert look.not_mended(before, examined(look.after(seen, NOW - 90)))
 
 
+def test_messages_that_are_missing_from_before_a_reset_do_not_count() -> None:
+    collectors = virtual()
+    line = "NVRM: Xid (PCI:0000:00:06): 119, pid=7, name=python, Timeout"
+    collectors["kernel_log"].update(kept=[[NOW - 60, line]], since=NOW - 50)
+    seen = as_examined(collectors)
+    before = examined(seen)
+    assert look.not_mended(before, examined(look.after(seen, NOW - 30))) == ""
+    assert "could not judge" in look.not_mended(before, examined(look.after(seen, NOW - 55)))
+
+
 FORGED: dict[str, Any] = {
     "pci": {"pci": {"error": "lspci failed"}},
     "no lines": {"kernel_log": {"kept": None}},
     "a number": {"kernel_log": {"kept": [5]}},
     "texts": {"kernel_log": {"kept": [["x", "y"]]}},
     "no log": {"kernel_log": 7},
+    "no time": {"kernel_log": {"kept": [], "since": "x"}},
 }
 
 
