@@ -7,10 +7,8 @@ again, and only what a bundle may contain becomes part of the case.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
-import tarfile
 import zlib
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +24,7 @@ from gpuprov.doctor.look import examination
 from gpuprov.errors import Exit, GpuprovError, InvalidInput
 from gpuprov.files.writing import replace_file
 from gpuprov.probe.facts import Facts
-from gpuprov.untrusted.archives import check_tar
+from gpuprov.untrusted.archives import tar_files
 from gpuprov.untrusted.parsing import read_json
 from maintenance.restoring import Collectors, restored
 
@@ -96,15 +94,15 @@ def read_bundle(path: Path) -> Collectors:
             data = file.read(UNPACKED + 1)
         if len(data) > UNPACKED:
             raise InvalidInput(f"{path} unpacks to more than {UNPACKED >> 20} MiB")
-        check_tar(data, FILES)
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            texts = {name: _member(archive, name) for name in ("facts.json", "kernel-log.txt")}
-    except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
+        files = tar_files(data, FILES)
+        facts_text = files["gpuprov-bundle/facts.json"].decode()
+        log_text = files.get("gpuprov-bundle/kernel-log.txt", b"").decode()
+    except (OSError, EOFError, zlib.error, KeyError, ValueError) as error:
         raise InvalidInput(
             f"{path} is not a bundle ({type(error).__name__})", do="gpuprov doctor HOST --bundle FILE"
         ) from None
     try:
-        facts = read_json(texts["facts.json"], UNPACKED)
+        facts = read_json(facts_text, UNPACKED)
     except ValueError as error:
         raise InvalidInput(f"{path}: facts.json is not JSON ({error})") from None
     if (
@@ -115,26 +113,8 @@ def read_bundle(path: Path) -> Collectors:
         raise InvalidInput(f"{path}: facts.json is not of schema {SCHEMA}")
     found: Collectors = facts["collectors"]
     if isinstance(found.get("kernel_log"), dict):
-        found["kernel_log"]["kept"] = _log(texts["kernel-log.txt"], str(facts.get("collected_at")))
+        found["kernel_log"]["kept"] = _log(log_text, str(facts.get("collected_at")))
     return found
-
-
-def _member(archive: tarfile.TarFile, name: str) -> str:
-    """Return the text of a regular file of a bundle; empty without a kernel log.
-
-    Raises:
-        KeyError: it is missing, a link, or a file with holes, which can be larger than the archive.
-    """
-    try:
-        entry = archive.getmember(f"gpuprov-bundle/{name}")
-    except KeyError:
-        if name == "kernel-log.txt":
-            return ""
-        raise
-    file = archive.extractfile(entry) if entry.isreg() and not entry.issparse() else None
-    if file is None:
-        raise KeyError(name)
-    return file.read().decode()
 
 
 def _log(text: str, collected_at: str) -> list[list[Any]]:

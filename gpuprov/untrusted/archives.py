@@ -1,9 +1,8 @@
-"""Files in untrusted archives: those of zip, unpacked within limits, and a check of those of tar."""
+"""Files in untrusted archives of zip and tar, within limits."""
 
 from __future__ import annotations
 
 import re
-import tarfile
 import zipfile
 import zlib
 from typing import BinaryIO
@@ -14,6 +13,12 @@ UNPACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compression methods that zipfile unpacks piece by piece; of the others it unpacks a whole file at once."""
 LIST_BYTES = 1 << 20
 """Maximum size of a zip archive's list of files; one of a thousand files has about 100 kB."""
+_BLOCK = 512
+"""Size of a tar archive's headers in bytes; contents are filled up to a multiple of it."""
+_HEADER = re.compile(
+    rb".{124}(?P<size>[0-7]{11})\x00.{20}0.{100}ustar\x0000.{80}\x00{155}.{12}", re.DOTALL
+)  # name, mode and owners; size; time and sum; type 0: a plain file; link; magic; owners; no further name
+"""Header of a plain file as tarfile writes it: all archives that gpuprov reads are written by it."""
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError)
 """Exceptions of zipfile for damaged archives, and of this module's functions."""
 
@@ -88,23 +93,30 @@ def read_member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return content
 
 
-def check_tar(plain: bytes, limit: int) -> None:
-    """Check that a tar archive, which is not compressed, has only plain files, before tarfile reads it.
+def tar_files(plain: bytes, limit: int) -> dict[str, bytes]:
+    """Return name → content of the files of a tar archive that is not compressed.
 
-    tarfile needs quadratic time for the records of a pax header and blocks other threads meanwhile, recurses
-    once for each header that extends the next, and fails with any error for a sparse file.
+    tarfile is not used: it needs quadratic time for the records of a pax header and blocks other threads
+    meanwhile, recurses once for each header that extends the next, and fails with any error for a sparse
+    file.
 
     Args:
         limit: maximum number of files.
 
     Raises:
-        ValueError: it has members of another type, or too many.
+        ValueError: it has a header of another form than `_HEADER`, two files of the same name or too many, or
+            it is cut off.
     """
-    at, count = 0, 0
-    while (header := plain[at : at + tarfile.BLOCKSIZE]).strip(b"\0"):
-        size, kind = header[124:136].strip(b" \0"), header[156:157]
-        count += 1
-        if kind not in (b"0", b"\0") or not re.fullmatch(rb"[0-7]{1,11}", size) or count > limit:
-            name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
-            raise ValueError(f"{shown(name)} in it; expected at most {limit} plain files")
-        at += tarfile.BLOCKSIZE * (1 + -(-int(size, 8) // tarfile.BLOCKSIZE))
+    files: dict[str, bytes] = {}
+    at = 0
+    while (header := plain[at : at + _BLOCK]) != bytes(_BLOCK):
+        if len(header) < _BLOCK:
+            raise ValueError("it ends before its end mark")
+        name = header[:100].rstrip(b"\0").decode("utf-8", "replace")
+        found = _HEADER.fullmatch(header)
+        if found is None or name in files or len(files) == limit:
+            raise ValueError(f"{shown(name)} in it; expected at most {limit} plain files of different names")
+        begin, size = at + _BLOCK, int(found["size"], 8)
+        files[name] = plain[begin : begin + size]
+        at = begin + -(-size // _BLOCK) * _BLOCK
+    return files

@@ -14,12 +14,11 @@ import subprocess
 import tarfile
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from gpuprov.errors import GpuprovError, NodeFailed
-from gpuprov.untrusted import shown
-from gpuprov.untrusted.archives import check_tar
+from gpuprov.untrusted.archives import tar_files
 
 PACKED_LIMIT = 128 << 20
 """Maximum size of an archive of modules in bytes; NVIDIA's have a third of it."""
@@ -52,30 +51,9 @@ def unpack(packed: bytes) -> dict[str, bytes]:
     """
     plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
     try:
-        check_tar(plain, FILES_LIMIT)
-        # Not with tarfile's own decompression, which reads headers of any length into memory.
-        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as archive:
-            return dict(_files(archive))
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        return tar_files(plain, FILES_LIMIT)
+    except ValueError as error:
         raise NodeFailed(f"an archive of modules that cannot be read: {error}") from None
-
-
-def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each file of an archive.
-
-    Raises:
-        NodeFailed: a member is not a plain file, or there are too many.
-    """
-    for count, member in enumerate(archive):
-        # A sparse file is larger than its bytes in the archive.
-        whole = member.isreg() and not member.issparse()
-        content = archive.extractfile(member) if whole and count < FILES_LIMIT else None
-        if content is None:
-            raise NodeFailed(
-                f"{shown(member.name)} in an archive of modules",
-                expected=f"at most {FILES_LIMIT} plain files",
-            )
-        yield member.name, content.read()
 
 
 def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
