@@ -6,6 +6,7 @@ stops at the first key that does not decode, and ignores markers: it would accep
 
 from __future__ import annotations
 
+import errno
 import hmac
 import re
 import stat
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprov.errors import InvalidInput
-from gpuprov.ssh.reread import reread_when_written
+from gpuprov.ssh.reread import LARGEST, SMALLER, reread_when_written
 from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
 from gpuprov.untrusted.stated import read_bounded, stated_path
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to s
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 LONGEST = 512
 """Maximum length of a pattern with wildcards; a host name has at most 253 characters."""
+LINE, COMPARED = 64, 640
+"""Least number of bytes that each line and each of its names counts, and each 64 characters of a name that
+is compared with every host's: a hashed name or a pattern."""
+NAMED = 3
+"""Number of broken lines that a message names."""
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 
@@ -69,28 +75,38 @@ def _decoded(text: str) -> bytes:
         raise ValueError("not base64") from None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Line:
-    """A line `[MARKER] NAMES TYPE KEY [COMMENT]`; `key` is missing if Paramiko does not support the type."""
+    """A line `[MARKER] NAMES TYPE KEY [COMMENT]`.
+
+    Attributes:
+        key: missing if Paramiko does not support the type.
+        hashed: salt and digest of a hashed name.
+    """
 
     number: int
     marker: str
     names: str
     blob: bytes
     key: paramiko.PKey | None
+    hashed: tuple[bytes, bytes] | None = None
+
+    @property
+    def compared(self) -> int:
+        """Number of bytes that its names count, `COMPARED`; 0 for plain names, which are looked up."""
+        if not _COMPARED.search(self.names):
+            return 0
+        return COMPARED * (1 + self.names.count(",") + len(self.names) // 64)
 
     def matches(self, name: str) -> bool:
         """Return whether a host's name, given in lower case, matches the line's names: hashed, plain or
         patterns.
 
         A matching pattern with `!` excludes the name.
-
-        Raises:
-            ValueError: a hashed name is malformed.
         """
-        if self.names.startswith("|"):
-            _, _, salt, digest = self.names.split("|")
-            return hmac.compare_digest(hmac.digest(_decoded(salt), name.encode(), "sha1"), _decoded(digest))
+        if self.hashed:
+            salt, digest = self.hashed
+            return hmac.digest(salt, name.encode(), "sha1") == digest
         patterns = self.names.lower().split(",")
         if any(_fits(each[1:], name) for each in patterns if each.startswith("!")):
             return False
@@ -102,6 +118,9 @@ def _fits(pattern: str, name: str) -> bool:
     if not _is_pattern(pattern):
         return pattern == name
     return fnmatchcase(name, pattern.replace("[", "[[]"))
+
+
+_COMPARED = re.compile(r"[*?!|]")
 
 
 def _is_pattern(name: str) -> bool:
@@ -117,16 +136,17 @@ def _parse(number: int, text: str) -> _Line | None:
     """
     from paramiko.pkey import UnknownKeyType
 
-    fields = re.split(r"[ \t]+", text.strip(" \t\r"))
+    fields = re.split(r"[ \t]+", text.strip(" \t\r"), maxsplit=4)
     if not fields[0] or fields[0].startswith("#"):
         return None
     marker = fields.pop(0) if fields[0].startswith("@") else ""
     if marker not in ("", REVOKED, AUTHORITY) or len(fields) < 3:
         raise ValueError("not [MARKER] NAMES TYPE KEY")
     names, kind, stated = fields[:3]
+    hashed = None
     if names.startswith("|"):
         _, version, *parts = names.split("|")
-        if version != "1" or len(parts) != 2 or not all(_decoded(part) for part in parts):
+        if version != "1" or len(parts) != 2 or not all(hashed := (_decoded(parts[0]), _decoded(parts[1]))):
             raise ValueError("not a hashed name")
     elif any(len(each) > LONGEST and _is_pattern(each) for each in names.split(",")):
         raise ValueError(f"a pattern of more than {LONGEST} characters")
@@ -134,7 +154,7 @@ def _parse(number: int, text: str) -> _Line | None:
         key = parse_key(kind, stated)
     except UnknownKeyType:
         key = None
-    return _Line(number, marker, names, _decoded(stated), key)
+    return _Line(number, marker, names, _decoded(stated), key, hashed)
 
 
 @dataclass
@@ -142,21 +162,26 @@ class KnownHosts:
     """The contents of one file.
 
     Attributes:
-        broken: line number → what is wrong with the line, which is not used.
+        broken: number of each of the first lines that are not used, at most `NAMED` → what is wrong with it.
+        more_broken: number of further lines that are not used.
+        size: number of bytes that the file counts; see `LINE`.
     """
 
     path: Path
     broken: dict[int, str] = field(default_factory=dict)
+    more_broken: int = 0
+    size: int = 0
     _plain: dict[str, list[_Line]] = field(default_factory=dict)
     _patterns: list[_Line] = field(default_factory=list)
-    _revoked: list[_Line] = field(default_factory=list)
+    _revoked: dict[bytes, list[_Line]] = field(default_factory=dict)
 
     def take(self, text: str) -> None:
         """Add the lines of the file's text.
 
         Raises:
-            InvalidInput: a line that revokes a key has no readable key.
+            InvalidInput: it has too many lines or names, or a line that revokes a key has no readable key.
         """
+        self._count(LINE * (text.count("\n") + text.count(",")))
         for number, line in enumerate(text.split("\n"), 1):
             try:
                 parsed = _parse(number, line)
@@ -166,18 +191,33 @@ class KnownHosts:
                         f"{self.path}:{number}: {REVOKED} has no readable key: {error}",
                         do="correct the line: until then no key of the file is trusted",
                     ) from error
-                self.broken[number] = str(error)
+                if len(self.broken) < NAMED:
+                    self.broken[number] = str(error)
+                else:
+                    self.more_broken += 1
                 continue
             if parsed:
+                self._count(parsed.compared)
                 self._place(parsed)
+
+    def _count(self, size: int) -> None:
+        """Add to the number of bytes that the file counts; raise InvalidInput if it exceeds `LARGEST`."""
+        self.size += size
+        if self.size > LARGEST:
+            raise InvalidInput(
+                f"{self.path} has too many lines and names",
+                expected=f"at most {LARGEST // LINE}, of which a hashed name or a pattern counts as"
+                f" {COMPARED // LINE}",
+                do=SMALLER,
+            )
 
     def _place(self, line: _Line) -> None:
         """Add a line to those with plain names, patterns or revoked keys; ignore unusable lines."""
         if line.marker == REVOKED:
-            self._revoked.append(line)
+            self._revoked.setdefault(line.blob, []).append(line)
         elif line.marker or line.key is None:
             return  # Paramiko requests neither host certificates nor keys of types that it does not support
-        elif re.search(r"[*?!|]", line.names):
+        elif line.compared:
             self._patterns.append(line)
         else:
             for name in line.names.lower().split(","):
@@ -198,20 +238,19 @@ class KnownHosts:
 
         Without names, a revocation for any host counts.
         """
-        blob = key.asbytes()
-        for line in self._revoked:
-            if line.blob == blob and (not names or any(line.matches(name.lower()) for name in names)):
+        for line in self._revoked.get(key.asbytes(), ()):
+            if not names or any(line.matches(name.lower()) for name in names):
                 return f"{self.path}:{line.number}"
         return None
 
     def complaint(self) -> str:
-        """Return the first three broken lines for the end of a message, with the number of others.
+        """Return the first broken lines for the end of a message, with the number of others.
 
         Empty if no line is broken.
         """
-        lines = [f"{self.path}:{number} is {said}" for number, said in self.broken.items()]
-        more = f" and {len(lines) - 3} lines more" if len(lines) > 3 else ""
-        return "".join(f"; {line}" for line in lines[:3]) + more
+        lines = [f"; {self.path}:{number} is {said}" for number, said in self.broken.items()]
+        more = f" and {self.more_broken} lines more" if self.more_broken else ""
+        return "".join(lines) + more
 
 
 @dataclass(frozen=True)
@@ -277,8 +316,8 @@ def read_known_hosts(path: Path) -> KnownHosts:
     """Return the contents of a known-hosts file.
 
     Raises:
-        InvalidInput: the file cannot be read, every user can write it, or a line that revokes a key has no
-            readable key.
+        InvalidInput: the file cannot be read, is larger than `LARGEST`, every user can write it, or as
+            `KnownHosts.take`.
     """
     found = KnownHosts(path)
     try:
@@ -289,10 +328,11 @@ def read_known_hosts(path: Path) -> KnownHosts:
                 expected="a file that only its owner can write",
                 do=f"check the keys in it, then `chmod o-w {path}`",
             )
-        text = read_bounded(path)
+        text = read_bounded(path, LARGEST)
     except OSError as error:
+        do = SMALLER if error.errno == errno.EFBIG else ""
         raise InvalidInput(
-            f"{path} cannot be read: {error.strerror}", expected="a known-hosts file"
+            f"{path} cannot be read: {error.strerror}", expected="a known-hosts file", do=do
         ) from error
     found.take(text.decode("utf-8", "replace"))
     return found
@@ -313,4 +353,4 @@ def known_hosts(path: str | None) -> KnownHosts:
     return _reread(place) if place.exists() else KnownHosts(place)
 
 
-_reread = reread_when_written(read_known_hosts)
+_reread = reread_when_written(read_known_hosts, lambda found: found.size)

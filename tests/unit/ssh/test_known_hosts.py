@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import paramiko
@@ -11,6 +14,7 @@ import pytest
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh import reread
 from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
+from gpuprov.ssh.reread import LARGEST, reread_when_written
 from tests.unit.hostile.timing import cost_of
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
@@ -176,9 +180,9 @@ def test_a_file_that_everybody_may_write_says_nothing_of_hosts(tmp_path: Path) -
 
 def test_files_of_all_hosts_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count links to a file: what is read of each is kept."""
-    monkeypatch.setattr(reread, "STATED_BYTES", 250)
+    monkeypatch.setattr(reread, "LARGEST", 250)
     (tmp_path / "a").write_text("#" * 100)
-    read = reread.reread_when_written(read_known_hosts)
+    read = reread_when_written(read_known_hosts)
     for name in ("b", "c"):
         (tmp_path / name).symlink_to("a")
     read(tmp_path / "a")
@@ -186,3 +190,95 @@ def test_files_of_all_hosts_are_small_together(tmp_path: Path, monkeypatch: pyte
     read(tmp_path / "a")
     with pytest.raises(InvalidInput, match="c and 2 others of its kind have 300 bytes; expected at most 250"):
         read(tmp_path / "c")
+
+
+def test_what_is_kept_of_a_file_counts(tmp_path: Path) -> None:
+    """Count short lines as what is kept of them, also in another file."""
+    read = reread_when_written(read_known_hosts, lambda found: found.size)
+    for name in "ab":
+        (tmp_path / name).write_text("#\n" * 140_000)
+    read(tmp_path / "a")
+    with pytest.raises(InvalidInput, match=f"b and 1 others of its kind have .* expected at most {LARGEST}"):
+        read(tmp_path / "b")
+
+
+KIND = f"{words(KEY)}\n"
+MANY = (
+    "has too many lines and names; expected at most 262144, of which .* counts as 10; state .* smaller files"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x\n" * 8_000_000, MANY),
+        ("@revoked a x AAAA\n" * 800_000, MANY),
+        (",".join(f"{number:x}" for number in range(2_000_000)) + f" {KIND}", MANY),
+        (f"gpu01 {KIND}" * 9 + "".join(f"*a{number}?b* x AAAA\n" for number in range(200_000)), MANY),
+        (",".join(["*" + "?" * 400 + "c"] * 8000) + f" {KIND}", MANY),
+        ("|1|AAAAAAAAAAAAAAAAAAAAAAAAAAA=|AAAAAAAAAAAAAAAAAAAAAAAAAAA= x AAAA\n" * 100_000, MANY),
+        (
+            "#" * (LARGEST + 1),
+            f"cannot be read: larger than {LARGEST} bytes; expected .*; state .* smaller files",
+        ),
+    ],
+    ids=["broken", "revoked", "names", "patterns", "long patterns", "hashed", "bytes"],
+)
+def test_no_file_takes_much_time_or_memory(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "known_hosts").write_text(text)
+    del text
+    cost = cost_of(lambda: read_known_hosts(tmp_path / "known_hosts"))
+    assert (cost.seconds < 3, cost.memory < 128 << 20) == (True, True), cost
+    with pytest.raises(InvalidInput, match=said):
+        read_known_hosts(tmp_path / "known_hosts")
+
+
+def test_of_many_broken_lines_a_few_are_kept(tmp_path: Path) -> None:
+    found = read(tmp_path, *["x"] * 1000)
+    assert list(found.broken) == [1, 2, 3]
+    assert found.complaint().endswith(":3 is not [MARKER] NAMES TYPE KEY and 997 lines more")
+
+
+@pytest.mark.parametrize("line", [f"gpu01 {KIND}", "@revoked broken"])
+def test_threads_read_a_file_once(tmp_path: Path, line: str) -> None:
+    """Check also a file that is refused: nodes that state it would each read it again."""
+    path, begun = tmp_path / "known_hosts", []
+
+    def slow(path: Path) -> KnownHosts:
+        begun.append(path)
+        time.sleep(0.05)
+        return read_known_hosts(path)
+
+    def ask(read: Callable[[Path], KnownHosts]) -> str:
+        try:
+            return str(list(read(path).keys("gpu01")))
+        except InvalidInput as error:
+            return str(error)
+
+    path.write_text(line)
+    cached = reread_when_written(slow)
+    with ThreadPoolExecutor(16) as threads:
+        answers = set(threads.map(lambda _: ask(cached), range(16)))
+    assert (answers, begun) == ({ask(read_known_hosts)}, [path])
+    path.write_text(f"another {KIND}")
+    assert (ask(cached), begun) == ("[]", [path] * 2)
+
+
+def test_a_file_whose_mode_was_corrected_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_text(f"gpu01 {KIND}")
+    path.chmod(0o666)
+    with pytest.raises(InvalidInput, match="written by every user"):
+        known_hosts(str(path))
+    path.chmod(0o644)
+    assert set(known_hosts(str(path)).keys("gpu01")) == {KEY.get_name()}
+
+
+def test_many_honest_keys_are_few_bytes(tmp_path: Path) -> None:
+    """Check that the limit has room for a key of each of 100,000 hosts with a name and an address."""
+    key = f"ssh-ed25519 {'A' * 68}"
+    text = "".join(
+        f"gpu{number:05d},10.{number // 250}.0.{number % 250} {key}\n" for number in range(100_000)
+    )
+    assert len(text) < LARGEST
+    KnownHosts(tmp_path).take(text.replace(key, "x AAAA"))
