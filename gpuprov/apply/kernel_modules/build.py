@@ -85,8 +85,8 @@ def bare(packed: bytes) -> dict[str, bytes]:
     node; without a signature, equal sources and compilers give equal bytes.
 
     Raises:
-        NodeFailed: it is not such an archive, has files with other names, or more bytes than `LIMIT`.
-        GpuprovError: this machine has no program for the compression.
+        NodeFailed: it is not such an archive, has files with other names, or more bytes than `LIMIT`, or
+            this machine has no program for the compression.
     """
     room, modules = LIMIT, {}
     for name, content in unpack(packed).items():
@@ -140,8 +140,7 @@ def agreed(build: Build, made: Mapping[str, bytes]) -> dict[str, bytes]:
         made: builder → the archive that it made, for exactly the builders of the build.
 
     Raises:
-        NodeFailed: they are not of that build, are by other builders, or differ.
-        GpuprovError: this machine has no program for their compression.
+        NodeFailed: they are not of that build, are by other builders, or differ, or as `bare`.
     """
     if set(made) != set(build.builders):
         by = fold(made) or "no builder"

@@ -47,7 +47,6 @@ def unpack(packed: bytes) -> dict[str, bytes]:
 
     Raises:
         NodeFailed: it is not such an archive, or has more files or bytes than allowed.
-        GpuprovError: as `decompressed`.
     """
     plain = decompressed("an archive of modules", ".gz", packed, LIMIT)
     try:
@@ -65,8 +64,7 @@ def decompressed(what: str, suffix: str, content: bytes, limit: int) -> bytes:
         limit: maximum number of decompressed bytes.
 
     Raises:
-        NodeFailed: it is not in that format, or exceeds the limit.
-        GpuprovError: this machine has no program for that format.
+        NodeFailed: it is not in that format, exceeds the limit, or this machine has no program for it.
     """
     try:
         plain = _plain(suffix, content, limit)
@@ -82,7 +80,6 @@ def _plain(suffix: str, content: bytes, limit: int) -> bytes:
 
     Raises:
         OSError, EOFError, zlib.error, LZMAError, SubprocessError: it cannot be decompressed.
-        GpuprovError: this machine has no program for the compression.
     """
     match suffix:
         case ".gz":
@@ -129,7 +126,7 @@ def compressed(suffix: str, content: bytes) -> bytes:
         case ".zst":
             try:
                 return _zstd(content, 2 * LIMIT, "-q")
-            except subprocess.SubprocessError as error:
+            except (OSError, subprocess.SubprocessError) as error:
                 raise GpuprovError(f"a module cannot be compressed: {error}") from None
     return content
 
@@ -143,12 +140,12 @@ def _zstd(content: bytes, limit: int, *options: str) -> bytes:
     """Run zstd and read at most `limit` + 1 bytes of its output.
 
     Raises:
-        GpuprovError: zstd is not installed.
+        OSError: zstd is not installed.
         subprocess.SubprocessError: it fails, or takes longer than `ZSTD_S`.
     """
     program = shutil.which("zstd")
     if program is None:
-        raise GpuprovError("no program zstd on this machine", do="install zstd")
+        raise OSError("no program zstd on this machine; install zstd")
     words, pipe = [program, *options, "-c"], subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         late = threading.Timer(ZSTD_S, process.kill)

@@ -306,6 +306,18 @@ def test_what_cannot_be_signed_ends_the_run(paper: Paper, tmp_path: Path) -> Non
     assert len(paper.turns) == 1
 
 
+def test_a_builder_that_compresses_in_a_form_unknown_here_ends_no_run(
+    paper: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a builder which packs with zstd fails alone where no program for that is installed."""
+    monkeypatch.setattr(Once, "_fetched", lambda *_: pack({"nvidia.ko.zst": b"x"}))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    paper.store = Store(tmp_path / "signed", signer=Signer("ab" * 32, bytes))
+    paper.once().apply()
+    [said] = [each for each in paper.said if "is not in the store" in each]
+    assert said.endswith("nvidia.ko.zst cannot be unpacked: no program zstd on this machine; install zstd")
+
+
 def test_one_node_alone_gets_its_module_back_signed(paper: Paper, tmp_path: Path) -> None:
     paper.store = Store(tmp_path / "signed", signer=Signer("ab" * 32, lambda content: content + b"signed"))
     Once(paper.run, {"a1": {"gpuprov_roles": ROLES}}, paper.store).apply()
