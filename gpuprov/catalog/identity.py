@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from gpuprov.catalog.catalog import Catalog
 from gpuprov.catalog.records import System
 from gpuprov.errors import InvalidInput
+from gpuprov.untrusted import shown
 
 
 def find_system(catalog: Catalog, name: str) -> System | None:
@@ -33,9 +34,9 @@ def find_system(catalog: Catalog, name: str) -> System | None:
             return catalog.systems.get(f"{family.names[0]}{family.codenames[word]}")
     if word in catalog.facts["systems"]["unserved"]:
         return None
-    near = get_close_matches(squeezed, catalog.systems, n=5, cutoff=0.5) or list(catalog.systems)
+    near = get_close_matches(squeezed[:80], catalog.systems, n=5, cutoff=0.5) or list(catalog.systems)
     raise InvalidInput(
-        f"operating system {name!r} is not known",
+        f"operating system {shown(name)} is not known",
         expected=f"one of {', '.join(near)}",
         do="`gpuprov catalog os` lists them",
     )

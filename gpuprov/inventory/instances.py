@@ -9,6 +9,7 @@ from gpuprov.catalog.gpu_names import instance_named
 from gpuprov.catalog.records import InstanceType
 from gpuprov.errors import InvalidInput
 from gpuprov.model.hardware import GpuHardware, HardwareProfile, NicHardware, NvmeHardware
+from gpuprov.untrusted import shown
 
 
 def find_instance(catalog: Catalog, name: str) -> InstanceType:
@@ -20,9 +21,9 @@ def find_instance(catalog: Catalog, name: str) -> InstanceType:
     if found := instance_named(catalog, name):
         return found
     known = {instance.lower(): instance for instance in catalog.instances}
-    near = [known[each] for each in difflib.get_close_matches(name.lower(), known, n=5, cutoff=0.4)]
+    near = [known[each] for each in difflib.get_close_matches(name[:80].lower(), known, n=5, cutoff=0.4)]
     raise InvalidInput(
-        f"machine type {name!r} is not in the catalog",
+        f"machine type {shown(name)} is not in the catalog",
         expected="one of " + ", ".join(near) if near else "CLOUD:TYPE, such as aws:p5.48xlarge",
         do="`gpuprov catalog instances` lists them",
     )

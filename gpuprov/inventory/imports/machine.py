@@ -18,8 +18,11 @@ from gpuprov.inventory.instances import find_instance, instance_hardware
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.nodeset import LARGEST, expand, fold
 from gpuprov.model.profile import load_profile, profile_paths
-from gpuprov.untrusted import on_one_line
+from gpuprov.untrusted import on_one_line, shown
 from gpuprov.untrusted.names import host_name
+
+LONGEST = 1000
+"""Maximum length of a text of a machine, in characters."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,13 @@ class Machine:
     site: str | None = None
     vars: Mapping[str, Any] = field(default_factory=dict)
     ssh: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInput if a text is longer than `LONGEST`: messages contain it."""
+        for key, value in vars(self).items():
+            if isinstance(value, str) and len(value) > LONGEST:
+                seen = f"{key} of the machine {shown(self.name)} has {len(value)} characters: {shown(value)}"
+                raise InvalidInput(seen, expected=f"at most {LONGEST}")
 
 
 @dataclass(frozen=True)

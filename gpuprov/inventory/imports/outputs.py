@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.imports.fields import Fields
-from gpuprov.inventory.imports.machine import Machine
+from gpuprov.inventory.imports.machine import LONGEST, Machine
 from gpuprov.model.connection import Destination, parse_destination
 from gpuprov.untrusted import on_one_line
 
@@ -48,7 +48,7 @@ def machines(document: Values) -> list[Machine]:
     public = {name: listed for name, listed in found.items() if "private" not in name.lower()}
     if not found:
         raise InvalidInput(
-            f"none of the outputs names a machine: {', '.join(document)}",
+            f"none of the outputs names a machine: {on_one_line(', '.join(document)[:LONGEST])}",
             expected="addresses, name → address, or objects with such fields as name, public_ip, user, port",
         )
     return [machine for listed in (public or found).values() for machine in listed]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpuprov.catalog import load
+from gpuprov.catalog.identity import find_system
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.ansible import inventory_of
@@ -26,12 +27,14 @@ from gpuprov.inventory.imports import (
     this_machine,
 )
 from gpuprov.inventory.imports.machine import Machine, groups_of
+from gpuprov.inventory.instances import find_instance
 from gpuprov.model.connection import Connection
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, Group, parse_fleet
 from gpuprov.model.hardware import GpuHardware, HardwareProfile, NvmeHardware
 from gpuprov.model.settings import Containers, Settings, Tuning
 from gpuprov.model.stack import StackPolicy
+from tests.unit.hostile.timing import cost_of
 from tests.unit.samples import sample
 
 ALL = ImportHints({"": "hgx-h100-8"}, {"": "ubuntu24.04"})
@@ -715,6 +718,47 @@ def test_the_limits_of_machines_are_for_all_lines_together(
     (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInput, match=said):
         import_fleet([tmp_path / name], ALL, "ansible" if name == "hosts" else None)
+
+
+HUGE = "x" * (8 << 20)
+
+
+def state(**values: str) -> str:
+    """Return a state of Terraform with a machine of these values."""
+    machine = {"instance_type": "p5.48xlarge", "public_ip": "10.0.0.1", **values}
+    return json.dumps({**STATE, "resources": [resource("aws_instance", "gpu", machine)]})
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        ("terraform", state(instance_type=HUGE), "instance of the machine"),
+        ("terraform", state(public_ip=HUGE), "address of the machine"),
+        (
+            "terraform",
+            json.dumps({HUGE: {"value": 1, "sensitive": False, "type": "number"}}),
+            "none of the outputs",
+        ),
+        ("slurm", f"NodeName=a1 Gres=gpu:{HUGE}:8\n", "group of the machine 'a1' has 8388608 characters"),
+    ],
+    ids=["type", "address", "output", "group"],
+)
+def test_a_long_value_of_a_list_is_no_long_message(
+    tmp_path: Path, form: Format, text: str, said: str
+) -> None:
+    (tmp_path / "list").write_text(text)
+    with pytest.raises(InvalidInput) as raised:
+        import_fleet([tmp_path / "list"], ALL, form)
+    assert said in str(raised.value)
+    assert len(str(raised.value)) < 1500
+
+
+def test_a_long_name_of_a_machine_type_or_a_system_takes_no_time() -> None:
+    for find in (find_instance, find_system):
+        with pytest.raises(InvalidInput) as raised:
+            find(load(), HUGE)
+        assert len(str(raised.value)) < 1500
+        assert cost_of(lambda find=find: find(load(), HUGE)).seconds < 0.5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("line", ["NodeName=a[1-90]!a[2-90]", "PartitionName=p{} Nodes=a[1-90]!a[1-90]"])
