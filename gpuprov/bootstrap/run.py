@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from gpuprov.signing.certificate import Certificate
 
 KEY_ONLY = "/etc/ssh/sshd_config.d/00-gpuprov.conf"
+FROM_HERE = "host=localhost,addr=127.0.0.1,laddr=127.0.0.1,lport=22"
+ALLOWED = "(password|kbdinteractive|challengeresponse)authentication yes"
+BY_MATCH = "a block of Match in the configuration of sshd allows them; remove it, or the option in it"
 NAMED = re.compile(r"login as the user \"([a-z_][a-z0-9_-]*)\"")
 """cloud-init's message to root: `disable_root_opts` of its module cc_ssh."""
 EXPIRED = re.compile(r"(?i)password (?:change required|has expired)|must change your password")
@@ -309,7 +312,8 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
     If the test fails but the node reports that the change was kept, that counts as success.
 
     Raises:
-        GpuprovError: the change failed or was undone, also if the drop-in or the block exists already.
+        GpuprovError: the change failed or was undone, also if the drop-in or the block exists already, or
+            a block of `Match` allows passwords to the login.
     """
     token = f"bootstrap-{secrets.token_hex(4)}"
     arm(session, guard, token)
@@ -323,6 +327,9 @@ def _passwords_off(node: NodeResult, session: Session, guard: Guard) -> None:
         "sshd -t",
         "restart_sshd $(sshd_unit).service",
         "sshd -T | grep -qx 'passwordauthentication no'",
+        # As first.sh asks: a block of `Match` counts before the drop-in.
+        f"options=$(sshd -T -C user={shlex.quote(node.target.route.user)},{FROM_HERE})",
+        f"{{ ! echo \"$options\" | grep -qxE '{ALLOWED}' || {{ echo '{BY_MATCH}' >&2; false; }}; }}",
     ]
     functions = "".join(node_script("gpuprov.access", f"node/{each}") for each in SHARED)
     output = as_root(session, functions + " && ".join(steps), None)

@@ -49,7 +49,7 @@ date >/root/cloud-init-ended
 """
 PASSWORDS = "PermitRootLogin yes\nPasswordAuthentication yes\n"
 BARE = "SUDO_FORCE_REMOVE=yes apt-get -q -y purge --auto-remove 'python3*' 'libpython3*' sudo"
-NODES = ("debian", "admin", "password", "bare", "cloudinit", "busy", "expired")
+NODES = ("debian", "admin", "password", "bare", "cloudinit", "busy", "expired", "matched")
 PASSWORD = "as-the-provider-mailed-it"  # noqa: S105
 
 
@@ -147,6 +147,17 @@ def test_a_password_alone_is_asked_for_once_and_switched_off(site: Site) -> None
         check=False,
     )
     assert "Permission denied (publickey" in refused.stderr
+
+
+def test_passwords_that_a_block_of_match_allows_are_not_called_off(site: Site) -> None:
+    """Check that the change is undone: the next bootstrap, after the block was removed, makes it."""
+    node = site.nodes["matched"]
+    node.run("printf 'Match User root\\nPasswordAuthentication yes\\n' >>/etc/ssh/sshd_config")
+    assert "a block of Match in the configuration of sshd allows them" in site.bootstrap("matched", code=1)
+    assert not (node.root / KEY_ONLY.lstrip("/")).exists()
+    node.run("sed -i '/^Match User root/d' /etc/ssh/sshd_config")
+    assert "password logins switched off" in site.bootstrap("matched")
+    site.ready("matched")
 
 
 def test_without_a_terminal_nobody_is_asked(site: Site) -> None:
