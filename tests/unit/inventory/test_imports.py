@@ -758,7 +758,7 @@ def test_a_long_name_of_a_machine_type_or_a_system_takes_no_time() -> None:
         with pytest.raises(InvalidInput) as raised:
             find(load(), HUGE)
         assert len(str(raised.value)) < 1500
-        assert cost_of(lambda find=find: find(load(), HUGE)).seconds < 0.5  # type: ignore[misc]
+        assert cost_of(lambda find=find: find(load(), HUGE)).seconds < 1.5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("line", ["NodeName=a[1-90]!a[2-90]", "PartitionName=p{} Nodes=a[1-90]!a[1-90]"])
