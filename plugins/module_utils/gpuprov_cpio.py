@@ -10,6 +10,7 @@ Runs on nodes: Python 3.6 to 3.14 and its standard library.
 """
 
 import os
+import re
 import subprocess
 
 from gpuprov_failures import Failed
@@ -22,6 +23,7 @@ MAGIC = 6
 ARCHIVES = (b"070701", b"070702")
 HEADER = 110
 """Bytes of a member's header: `ARCHIVES`, then 13 numbers of 8 hexadecimal digits."""
+NUMBERS = re.compile(rb"[0-9A-Fa-f]{104}\Z")
 SIZE, NAME_SIZE = MAGIC + 6 * 8, MAGIC + 11 * 8
 """Where in the header the file's size is, and the size of its name."""
 LONGEST_NAME = 4096
@@ -68,6 +70,8 @@ def _members(stream: "BufferedReader", found: "list[str]") -> bytes:
     name, start = LAST, _after_zeros(stream)
     while start in ARCHIVES:
         header = start + _exactly(stream, HEADER - len(start))
+        if not NUMBERS.match(header, MAGIC):  # `int` also takes signs, blanks and underscores
+            raise ValueError("a header whose numbers are not hexadecimal")
         size, length = (int(header[place : place + 8], 16) for place in (SIZE, NAME_SIZE))
         if not 0 < length <= LONGEST_NAME:
             raise ValueError(f"a name of {length} bytes")

@@ -63,7 +63,7 @@ def test_names_are_written_in_one_form(tmp_path: Path) -> None:
         (archive(LATER)[:-130], "cannot be read: its end is missing"),
         (archive(LATER)[:120], "cannot be read: its end is missing"),
         (archive(LATER).replace(b"0000001a", b"ffffffff"), "cannot be read: a name of 4294967295 bytes"),
-        (archive(LATER).replace(b"0000001a", b"0000zzzz"), "cannot be read: invalid literal"),
+        (archive(LATER).replace(b"0000001a", b"0000zzzz"), "cannot be read: a header whose numbers"),
         (archive(EARLY) + b"\x1f\x8b and no more", "cannot be read: gzip -dc exited with 1"),
     ],
 )
@@ -84,4 +84,14 @@ def test_a_missing_unpacker_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpio, "UNPACKERS", {b"\x1f\x8b": ("no-such-program", "-dc")})
     (tmp_path / "image").write_bytes(archive(EARLY) + b"\x1f\x8b\x08\x00\x00\x00")
     with pytest.raises(Failed, match="no-such-program"):
+        cpio.paths_in(str(tmp_path / "image"))
+
+
+@pytest.mark.parametrize("size", [b"      05", b"+0000005", b"0_000005", b"0x000005", b"0000005\n"])
+def test_a_number_that_the_kernel_reads_differently_is_refused(tmp_path: Path, size: bytes) -> None:
+    """Check that no member is hidden by a size that Python reads, and the kernel as another one."""
+    whole = bytearray(archive(["init"]))
+    whole[cpio.SIZE : cpio.SIZE + 8] = size
+    (tmp_path / "image").write_bytes(whole)
+    with pytest.raises(Failed, match="a header whose numbers are not hexadecimal"):
         cpio.paths_in(str(tmp_path / "image"))
