@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to s
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 LONGEST = 512
 """Maximum length of a pattern with wildcards; a host name has at most 253 characters."""
-LINE, COMPARED = 64, 640
+LINE, COMPARED = 64, 192
 """Least number of bytes that each line and each of its names counts, and each 64 characters of a name that
 is compared with every host's: a hashed name or a pattern."""
 NAMED = 3
