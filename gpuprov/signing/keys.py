@@ -15,6 +15,7 @@ from gpuprov.errors import GpuprovError, InvalidInput
 from gpuprov.model.secure_boot import KeyCommand, SecureBoot
 from gpuprov.signing.certificate import Certificate, read_certificate
 from gpuprov.signing.signature import Sign, signed
+from gpuprov.untrusted.private_keys import LARGEST, NeedsPassphrase, load_private_key
 from gpuprov.untrusted.stated import read_bounded
 
 PKCS11 = "pkcs11:"
@@ -81,7 +82,6 @@ def _of_file(path: Path) -> Sign:
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
     from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
-    from cryptography.hazmat.primitives.serialization import load_der_private_key, load_pem_private_key
 
     where = f"secure_boot.key {path}"
     try:
@@ -91,19 +91,18 @@ def _of_file(path: Path) -> Sign:
                 expected="readable only by its owner",
                 do=f"chmod 600 {path}",
             )
-        content = read_bounded(path)
-        load = load_pem_private_key if b"-----BEGIN" in content else load_der_private_key
-        private = load(content, None)
+        private = load_private_key(read_bounded(path, LARGEST))
     except OSError as error:
         raise InvalidInput(f"{where}: {error.strerror}", expected="the certificate's key") from None
-    except TypeError:
+    except NeedsPassphrase:
         raise InvalidInput(
             f"{where} has a passphrase, which cannot be typed here",
             expected="a key file without one, a token or a command",
             do="secure_boot.key: pkcs11:…, or {command: …} that asks an agent",
         ) from None
-    except ValueError:
-        raise InvalidInput(f"{where} cannot be read as a private key", expected="PEM or DER") from None
+    except ValueError as error:
+        seen = f"{where} cannot be read as a private key: {error}"
+        raise InvalidInput(seen, expected="PEM or DER") from None
     if not isinstance(private, RSAPrivateKey):
         raise InvalidInput(f"{where} is not an RSA key", expected="the key of an RSA certificate")
     return lambda digest: private.sign(digest, PKCS1v15(), Prehashed(hashes.SHA256()))

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from paramiko.agent import AgentSSH
 from paramiko.auth_strategy import AuthSource, AuthStrategy, InMemoryPrivateKey
-from paramiko.pkey import PublicBlob, UnknownKeyType
+from paramiko.pkey import PublicBlob
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import reread_when_written
 from gpuprov.ssh.route import Route
-from gpuprov.untrusted.stated import stated_path
-
-LARGEST = 256 << 10
-"""Maximum size in bytes of a file with a key or a certificate; a key of 16384 bits has 13,000."""
+from gpuprov.untrusted.private_keys import LARGEST, NeedsPassphrase, load_private_key
+from gpuprov.untrusted.stated import read_bounded, stated_path
 
 
 class Credentials(AuthStrategy):
@@ -93,7 +96,7 @@ class Credentials(AuthStrategy):
             return
         beside = _certificate(f"{path}-cert.pub")
         for blob in [*filter(None, [beside]), *_fitting(key, certificates)]:
-            certified = paramiko.PKey.from_path(place)
+            certified = copy.copy(key)
             certified.public_blob = blob
             yield f"the key {path} with its certificate", certified
         yield f"the key {path}", key
@@ -130,15 +133,35 @@ def _private_key(path: Path) -> paramiko.PKey:
         InvalidInput: it needs a passphrase, or cannot be read.
     """
     try:
-        return paramiko.PKey.from_path(path)
-    except (TypeError, paramiko.PasswordRequiredException):
+        key = _for_paramiko(read_bounded(path, LARGEST))
+        if (beside := Path(f"{path}-cert.pub")).exists():
+            key.load_certificate(str(beside))
+    except NeedsPassphrase:
         raise InvalidInput(
             f"the key {path} asks for a passphrase",
             do="ssh-add it and leave ssh.identity_file out of fleet.yml",
         ) from None
-    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+    except (OSError, ValueError, paramiko.SSHException) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InvalidInput(f"the key {path} cannot be read: {said[0]}") from None
+    return key
+
+
+def _for_paramiko(content: bytes) -> paramiko.PKey:
+    """Return the private key in a file's content; Paramiko's own reader loads it several times, and checks
+    its primes each time.
+
+    Raises:
+        NeedsPassphrase: it is encrypted.
+        ValueError, SSHException: it is no key that Paramiko can use.
+    """
+    key = load_private_key(content)
+    if isinstance(key, RSAPrivateKey):
+        return paramiko.RSAKey(key=key)
+    kind = paramiko.Ed25519Key if isinstance(key, Ed25519PrivateKey) else paramiko.ECDSAKey
+    form = serialization.PrivateFormat.OpenSSH
+    text = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return kind.from_private_key(io.StringIO(text.decode()))
 
 
 def _is_small(path: Path) -> bool:
