@@ -59,10 +59,13 @@ fi
 if [ "$admin" != root ]; then
     have sudo sudo
     if ! runuser -u "$admin" -- sudo -n true 2>/dev/null; then
-        rule="$admin ALL=(ALL:ALL) NOPASSWD: ALL"
+        # Quoted: sudoers reads ALL as everybody, OPS as an alias, and DOMAIN\user as DOMAINuser.
+        rule="\"$admin\" ALL=(ALL:ALL) NOPASSWD: ALL"
         file=/etc/sudoers.d/90-gpuprov
-        output=$(echo "$rule" | visudo -cqf /dev/stdin 2>&1) || fail "visudo rejects the rule for $admin: $output"
-        output=$(echo "$rule" | replace_file $file 440 2>&1) || fail "$file cannot be written: $output"
+        output=$(printf '%s\n' "$rule" | visudo -cqf /dev/stdin 2>&1) ||
+            fail "visudo rejects the rule for $admin: $output"
+        output=$(printf '%s\n' "$rule" | replace_file $file 440 2>&1) ||
+            fail "$file cannot be written: $output"
         runuser -u "$admin" -- sudo -n true || fail "sudo asks $admin for a password in spite of $file"
         echo "changed sudo for $admin"
     fi

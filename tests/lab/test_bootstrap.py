@@ -5,6 +5,7 @@ One node for each. The fleet's user is root on most nodes, and `ops`, which no i
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpuprov.access.scripts import node_script
 from gpuprov.bootstrap.run import KEY_ONLY
 from gpuprov_lab import Lab, Node
 from tests.lab.command_line import PROGRAM, gpuprov
@@ -178,6 +180,17 @@ def test_an_image_without_python_and_sudo_and_a_user_that_nobody_made(site: Site
     for changed in ("python3 installed", "sudo installed", "account ops made", "sudo for ops"):
         assert changed in said
     site.ready("bare")
+
+
+def test_the_rule_of_sudo_is_for_one_user_of_any_name(site: Site) -> None:
+    """Run the script for a user `ALL`, whom a fleet cannot state but ~/.ssh/config can."""
+    node = site.nodes["bare"]
+    key = (site.folder / "operator.pub").read_text().strip()
+    settings = f"admin=ALL\nkeys={shlex.quote(key)}\nwait=60\npython=python3\n"
+    put(node, "/root/first.sh", settings + node_script("gpuprov.bootstrap", "first.sh"))
+    assert "changed sudo for ALL" in node.run("sh /root/first.sh").stdout
+    node.run("runuser -u ALL -- sudo -n true")
+    assert "password is required" in node.run("runuser -u nobody -- sudo -n true", check=False).stderr
 
 
 @pytest.mark.slow
