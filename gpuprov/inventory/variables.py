@@ -79,11 +79,11 @@ def _way_in(way: Route, python: str) -> Variables:
             "ansible_python_interpreter": python if os.access(python, os.X_OK) else sys.executable,
             "ansible_become": way.user != "root",
         }
-    options = ssh_options(way)
+    options = {name: value for name, value in ssh_options(way).items() if name != "IdentityFile"}
     stated = {
         "ansible_user": way.user,
         "ansible_port": way.port,
-        "ansible_ssh_private_key_file": options.pop("IdentityFile", None),
+        "ansible_ssh_private_key_file": way.stated.identity_file or None,
         "ansible_become": way.user != "root",
         "ansible_python_interpreter": python if python != PYTHON else None,
         "ansible_ssh_common_args": shlex.join(

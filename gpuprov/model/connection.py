@@ -21,6 +21,10 @@ NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1", IMAGE})
 and data of others, or its kernel modules would be installed on all nodes that trust those of an image.
 """
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@\\-]*[$]?")
+ALIAS = re.compile(r"[A-Z][A-Z0-9_]*")
+"""Names that are no users in sudoers: `ALL` is everybody there, and others are aliases."""
+READ_BY_SSH = re.compile(r'["\\%$\x00-\x1f\x7f]')
+"""Characters of a path that ssh reads as the end of a quote, a token or a variable."""
 BRACKETS = re.compile(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?")
 LOCAL = "local"
 """Address of the machine that gpuprov itself runs on: SSH is not used."""
@@ -68,7 +72,17 @@ class Connection(Strict):
         """Return the user, or None if none is stated; raise ValueError if it is not a user name."""
         if user is not None and not USER_NAME.fullmatch(user):
             raise ValueError("a user name such as ubuntu")
+        if user is not None and ALIAS.fullmatch(user):
+            raise ValueError(f"a user name with a lower-case letter: sudo does not read {user} as a user")
         return user
+
+    @field_validator("identity_file", "known_hosts")
+    @classmethod
+    def _is_one_path(cls, path: str | None) -> str | None:
+        """Return the path; raise ValueError if ssh would open another one, or several."""
+        if path is not None and READ_BY_SSH.search(path):
+            raise ValueError(f'a path without `"`, `\\`, `%`, `$` and control characters, not {path!r}')
+        return path
 
     @field_validator("jump")
     @classmethod

@@ -6,6 +6,7 @@ different one. Nodes that offer nothing else are reached this way.
 
 from __future__ import annotations
 
+import re
 import shlex
 import threading
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ codes of signals end at 192, and systemd's codes begin at 200. Output cannot sta
 cut, and other processes may write to it."""
 KEEP_APART = f'/bin/sh -c "$1"; s=$?; [ $s -ne {SSH_FAILED} ] || s={STAND_IN}; exit $s'
 """Script that runs a command with another exit code in place of ssh's own."""
+PLAIN = re.compile(r"[\w@+=:,./~-]+")
+"""Paths that ssh reads without quotes as they are."""
 CLOSED = {
     "ClearAllForwardings": "yes",
     "ForwardAgent": "no",
@@ -80,7 +83,7 @@ def ssh_options(route: Route) -> dict[str, str]:
     if stated.known_hosts:
         options |= {**ONLY_THE_STATED_FILE, "UserKnownHostsFile": _several(route.known_hosts)}
     if stated.identity_file:
-        options |= {"IdentityFile": stated.identity_file, "IdentitiesOnly": "yes"}
+        options |= {"IdentityFile": _several([stated.identity_file]), "IdentitiesOnly": "yes"}
     if route.jump:
         options["ProxyCommand"] = _through(route.jump, route)
     elif stated.jump:
@@ -110,7 +113,9 @@ def _through(hop: Route, to: Route) -> str:
         "UserKnownHostsFile": _several(hop.known_hosts),
         "ProxyCommand": _through(hop.jump, hop) if hop.jump else _literal(hop.proxy_command or "none"),
     }
-    keys = [word for path in _there(hop.identity_files) for word in ("-o", f"IdentityFile={path}")]
+    keys = [
+        word for path in _there(hop.identity_files) for word in ("-o", f"IdentityFile={_several([path])}")
+    ]
     place = f"[{to.hostname}]:{to.port}"
     return _literal(shlex.join(["ssh", "-T", *_words(options), *keys, "-W", place, "--", hop.address]))
 
@@ -126,8 +131,8 @@ def _words(options: dict[str, str]) -> list[str]:
 
 
 def _several(paths: Sequence[str]) -> str:
-    """Return files as the value of one option, in which ssh reads quotes."""
-    return " ".join(f'"{path}"' if " " in path else path for path in paths)
+    """Return files as the value of one option, in which ssh reads blanks, `#` and both kinds of quotes."""
+    return " ".join(path if PLAIN.fullmatch(path) else f'"{path}"' for path in paths)
 
 
 def _there(paths: Sequence[str]) -> list[str]:

@@ -27,3 +27,21 @@ def test_a_port_may_be_the_first_or_the_last(port: str) -> None:
 def test_another_port_is_refused(port: str) -> None:
     with pytest.raises(ValueError, match="is not a number from 1 to 65535"):
         parse_destination(f"gpu01:{port}")
+
+
+@pytest.mark.parametrize("user", ["ALL", "OPS", "A_1"])
+def test_a_user_is_no_word_of_sudoers(user: str) -> None:
+    """Refuse a name that would give all users of a node root's rights: `ALL ALL=(ALL:ALL) NOPASSWD: ALL`."""
+    with pytest.raises(ValueError, match=f"sudo does not read {user} as a user"):
+        Connection(user=user)
+    assert Connection(user=f"{user}x").user == f"{user}x"
+
+
+@pytest.mark.parametrize("key", ["identity_file", "known_hosts"])
+@pytest.mark.parametrize(
+    "path", ['x" "/dev/watchdog', "x\\y", "%d/x", "${HOME}/x", "$x", "x\ny", "x\t", "\x7f"]
+)
+def test_a_file_is_one_that_ssh_reads_as_it_is(key: str, path: str) -> None:
+    """Refuse a path from which ssh would make another one, or several."""
+    with pytest.raises(ValueError, match="a path without"):
+        Connection(**{key: path})

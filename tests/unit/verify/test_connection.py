@@ -82,6 +82,12 @@ def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) ->
     assert seen.get("knownhostscommand", "none") == "none"
 
 
+@pytest.mark.parametrize("path", ["/a b/key", "/o'b/key", "#key", "/é/key"])
+def test_ssh_reads_a_file_as_one_path(path: str) -> None:
+    seen = effective(Connection(identity_file=path, known_hosts=path, jump="gate.example"))
+    assert (seen["identityfile"], seen["userknownhostsfile"]) == (path, path)
+
+
 SUDO = """\
 [ "$1 $2 $3 $4" = "-S -p  --" ] || exit 9
 if [ -n "$ASKS" ]; then
