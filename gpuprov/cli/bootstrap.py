@@ -90,8 +90,12 @@ def command(
     fleet = read_fleet(fleet_path)
     chosen = _targets(fleet, hosts)
     signing = fleet.secure_boot
+    own: dict[str, None] = {}
+    installed = {each.name: public_keys(each.route, keys, own.setdefault) for each in chosen}
+    for line in own:
+        options.note(line)
     goal = Goal(
-        {each.name: public_keys(each.route, keys) for each in chosen},
+        installed,
         key_only=not keep_passwords,
         systems={host: group.os for group in fleet.groups.values() for host in group.hosts},
         certificate=read_certificate(fleet_path.parent / signing.certificate) if signing else None,

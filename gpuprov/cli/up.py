@@ -301,8 +301,8 @@ class Server:
         from gpuprov.bootstrap.run import Goal, bootstrap
 
         options.note(f"{self.host} must be prepared first: {why.seen}")
+        goal = Goal({self.target.name: public_keys(self.target.route, keys, options.note)})
         self._agree()
-        goal = Goal({self.target.name: public_keys(self.target.route, keys)})
         named = [self.target.name]
         [node] = bootstrap([self.target], goal, login, host_keys, confirm=lambda _: False, named=named)
         for line in [*node.changed, *node.notes]:

@@ -24,8 +24,10 @@ def _all_of(*names: str) -> Keys:
     return dict.fromkeys(names)
 
 
-SSH = _all_of("user", "port", "identity_file", "jump")
-"""Kept keys of `ssh`. `known_hosts` is left out: it names the host keys that are trusted."""
+SSH = _all_of("user", "port", "jump")
+"""Kept keys of `ssh`. `known_hosts` names the host keys that are trusted, and `identity_file` the key that
+`bootstrap` lets in.
+"""
 STACK = _all_of(
     *("prefer", "repository", "driver", "module", "module_build", "cuda", "cudnn", "nccl", "docker"),
     *("containerd", "podman", "container_toolkit", "dcgm", "profiling_tools", "node_exporter"),
@@ -61,7 +63,7 @@ KEPT: Keys = {
     "plugin": None,
 }
 """Keys of a fleet that are imported, with the kept keys below each; None keeps the whole value."""
-CONNECTION = {*WAY_IN, "ansible_become"}
+CONNECTION = {*(name for name, key in WAY_IN.items() if key in SSH), "ansible_become"}
 """Variables named `ansible_` that are imported. Others can name a program, its options, or a password.
 
 Variables of roles are left out as well: `ssh_hardening_user_ca` does the same as `settings.ssh.user_ca`.

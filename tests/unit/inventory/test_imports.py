@@ -617,6 +617,19 @@ def test_only_listed_keys_of_a_group_are_kept_and_the_others_are_named(tmp_path:
     )
 
 
+@pytest.mark.parametrize("name", ["ansible_ssh_private_key_file", "ansible_private_key_file"])
+@pytest.mark.parametrize("value", ["keys/fleet", "{{ x }}"])
+def test_a_key_file_is_named_and_left_out(tmp_path: Path, name: str, value: str) -> None:
+    """Leave out the key whose public half `bootstrap` lets in: the author of the inventory may have both."""
+    path, lines = tmp_path / "hosts.ini", []
+    path.write_text(f"[g]\nn1\nn2\n[g:vars]\n{name}={value}\n[h]\nn3 {name}=own\nn4\n")
+    found = import_fleet([path], ALL, "ansible", narrate=lines.append)
+    assert "key_file" not in render_plain(found)
+    assert "identity_file" not in render_plain(found)
+    assert "who may log in" in (text := "\n".join(lines))
+    assert ("identity_file" if value == "keys/fleet" else name) in text
+
+
 TEMPLATES = {
     "value": ({"site": "{{ x }}"}, "site (group g)"),
     "statement": ({"site": "{% x %}"}, "site (group g)"),
@@ -625,7 +638,7 @@ TEMPLATES = {
     "item": ({"hardware": {"nics": [{"kind": "{{ x }}"}]}}, "hardware.nics (group g)"),
     "key": ({"floors": {"{{ x }}": 1, "h2d": 2}}, ""),
     "key of a list": ({"hardware": {"nics": [{"{{ x }}": 1}]}}, "hardware.nics (group g)"),
-    "file": ({"ssh": {"identity_file": "{{ x }}"}}, "ssh.identity_file (group g)"),
+    "login": ({"ssh": {"user": "{{ x }}"}}, "ssh.user (group g)"),
 }
 
 

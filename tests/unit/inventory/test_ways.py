@@ -99,19 +99,15 @@ ansible_ssh_common_args='-o ProxyCommand="ssh -W %h:%p -q -p 2222 ops@gate"'
 ansible_user=admin
 ansible_ssh_common_args=-J edge
 rack=r1
-[all:vars]
-ansible_ssh_private_key_file=~/.ssh/fleet
 """
     fleet = imported(tmp_path, text)
-    key = {"identity_file": "~/.ssh/fleet"}
-    train = {"user": "ubuntu", "jump": "ops@gate:2222", **key}
+    train = {"user": "ubuntu", "jump": "ops@gate:2222"}
     assert stated(fleet) == {
         "gpu01": {"port": 40022, **train},
         "gpu02": {"port": 40023, **train},
-        "l1": {"user": "admin", "jump": "edge", **key},
-        "l2": {"user": "admin", "jump": "edge", **key},
+        "l1": {"user": "admin", "jump": "edge"},
+        "l2": {"user": "admin", "jump": "edge"},
     }
-    assert fleet.ssh.model_dump(exclude_none=True) == key
     assert fleet.groups["infer"].vars == {"rack": "r1"}
     assert "ansible" not in json.dumps(fleet.model_dump(mode="json"))
 
