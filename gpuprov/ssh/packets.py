@@ -8,12 +8,16 @@ from typing import Any, ClassVar
 
 import paramiko
 from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA, MSG_USERAUTH_INFO_REQUEST
+from paramiko.kex_gex import KexGexSHA256
 from paramiko.packet import Packetizer
 
 PACKET_BYTES = 256 << 10
 """Maximum size of a packet, as in OpenSSH; RFC 4253, section 6.1, requires 35,000 bytes."""
 BANNER_BYTES = 64 << 10
 """Maximum size of the lines up to the server's version, for which RFC 4253, section 4.2, has no limit."""
+GROUP_BITS = 4096
+"""Maximum size of a group of Diffie-Hellman, that of group16: with 8192 bits each power takes a second."""
+GROUP_EXCHANGE = "diffie-hellman-group-exchange-sha256"
 PROMPTS = 16
 """Maximum number of prompts in one request of a server; PAM needs one or two, RFC 4256 sets no limit."""
 ENDLESS = f"no SSH version in the first {BANNER_BYTES >> 10} KiB"
@@ -63,6 +67,22 @@ class _Packets(Packetizer):
         return found
 
 
+class _SmallGroups(KexGexSHA256):
+    """Paramiko's key exchange with a group that the server chooses, with a limit of its size."""
+
+    max_bits = GROUP_BITS
+
+    def _parse_kexdh_gex_group(self, m: paramiko.Message) -> None:
+        """Read the group; raise SSHException if it is larger than `GROUP_BITS`."""
+        bits = m.get_mpint().bit_length()
+        if bits > GROUP_BITS:
+            raise paramiko.SSHException(
+                f"it chose a group of {bits} bits for the key exchange; expected at most {GROUP_BITS}"
+            )
+        m.rewind()
+        super()._parse_kexdh_gex_group(m)  # type: ignore[misc]
+
+
 def _prompts(message: paramiko.Message) -> int:
     """Return the number of prompts of a request (RFC 4256, section 3.2).
 
@@ -97,6 +117,8 @@ class LimitedTransport(paramiko.Transport):
         MSG_CHANNEL_DATA: _within_window(_HANDLERS[MSG_CHANNEL_DATA]),
         MSG_CHANNEL_EXTENDED_DATA: _within_window(_HANDLERS[MSG_CHANNEL_EXTENDED_DATA]),
     }
+
+    _kex_info: ClassVar = {**vars(paramiko.Transport)["_kex_info"], GROUP_EXCHANGE: _SmallGroups}
 
     def __init__(self, sock: Any, **how: Any) -> None:
         super().__init__(sock, packetizer_class=_Packets, **how)

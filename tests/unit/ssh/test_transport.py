@@ -7,8 +7,9 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import paramiko
 import pytest
@@ -21,7 +22,7 @@ from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
 from gpuprov.ssh import transport as ssh_transport
 from gpuprov.ssh.dispatch import Dispatch
-from gpuprov.ssh.packets import LimitedTransport
+from gpuprov.ssh.packets import GROUP_EXCHANGE, LimitedTransport
 from gpuprov.ssh.transport import ConnectionLimits, Output, Session, Target, fan_out, targets
 from gpuprov.ssh.wording import UNKNOWN_NAME
 from tests import RECORDED_LOCK
@@ -405,6 +406,19 @@ def test_a_login_asks_for_a_few_answers(peers: Peers) -> None:
     finally:
         tracemalloc.stop()
         transport.close()
+
+
+@pytest.mark.parametrize("bits", [2048, 8192])
+def test_a_server_chooses_no_large_group(peers: Peers, monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    """Refuse a group of 8,192 bits, which takes seconds while nothing else runs; others are used."""
+    groups = SimpleNamespace(get_modulus=lambda *_: (2, (1 << bits) - 1))
+    monkeypatch.setattr(paramiko.Transport, "_modulus_pack", groups)
+    transport = LimitedTransport(socket.create_connection(("127.0.0.1", peers.ssh())))
+    transport.get_security_options().kex = (GROUP_EXCHANGE,)
+    large = pytest.raises(paramiko.SSHException, match="a group of 8192 bits for the key exchange")
+    with closing(transport), large if bits == 8192 else nullcontext():
+        transport.start_client(timeout=10)
+        assert transport.get_remote_server_key()
 
 
 class Flood(Door):
