@@ -121,11 +121,14 @@ def import_command(
     from gpuprov.inventory.starting import write_fleet
     from gpuprov.model.documents import render_plain
     from gpuprov.model.fleet import parse_fleet
+    from gpuprov.model.profile import replaced_profiles
 
     if fleet and fleet.exists():
         raise InvalidInput(f"{fleet} already exists", do="name another with --fleet")
     hints = ImportHints(_by_group(profiles_), _by_group(systems))
     found = import_fleet(sources, hints, form, wanted, options.note)
+    for path in replaced_profiles((fleet or Path()).parent / "profiles"):
+        options.note(f"{path} replaces gpuprov's profile {path.stem}: check its settings")
     if user:
         found["ssh"] = {**found.get("ssh", {}), "user": user}
     if fleet:

@@ -77,6 +77,12 @@ def own_profiles(folders: list[Path]) -> list[Path]:
     return found
 
 
+def replaced_profiles(folder: Path) -> list[Path]:
+    """Return the files of a folder that replace profiles of gpuprov; raises as `own_profiles`."""
+    shipped = {path.stem for path in own_profiles([share("inventory") / "profiles"])}
+    return [path for path in own_profiles([folder]) if path.stem in shipped]
+
+
 class Profiles:
     """The profiles in a site's folders and gpuprov's; each file is read once, however many extend it."""
 

@@ -59,7 +59,7 @@ KEPT: Keys = {
     "also": {ANY: _all_of("hosts", "children", "vars")},
     "host_vars": None,
     "ssh": SSH,
-    "reboot": _all_of("allowed", "batch", "timeout_s"),
+    "reboot": _all_of("batch", "timeout_s"),
     "plugin": None,
 }
 """Keys of a fleet that are imported, with the kept keys below each; None keeps the whole value."""
@@ -89,6 +89,8 @@ def leave_out(fleet: Mapping[str, Any], source: str, narrate: Callable[[str], No
     _refuse_depth(fleet, source)
     kept = deepcopy(dict(fleet))
     left: Left = {RUNS: {}, EXPANDS: {}}
+    if _mapping(kept.get("reboot")).get("allowed") is False:  # the default; consent is left out and named
+        del kept["reboot"]["allowed"]
     _keep(kept, KEPT, (), left)
     for place, variables in _variables(kept):
         for name, value in [*variables.items()]:

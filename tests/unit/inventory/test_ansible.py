@@ -46,7 +46,7 @@ also:
 host_vars:
   l3: {rack: r9}
 ssh: {user: ops, port: 2222}
-reboot: {allowed: true, batch: 2}
+reboot: {batch: 2}
 """
 AWKWARD = """\
 groups:

@@ -669,6 +669,30 @@ def test_variables_of_roles_are_left_out(tmp_path: Path) -> None:
     assert "ssh_hardening_user_ca (n1)" in lines[0]
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_consent_to_reboots_is_named_and_left_out(allowed: bool) -> None:
+    lines: list[str] = []
+    fleet = {"reboot": {"allowed": allowed, "batch": 2}}
+    assert left_out.leave_out(fleet, "x", lines.append) == {"reboot": {"batch": 2}}
+    assert ["reboot.allowed" in line for line in lines] == [True] * allowed
+
+
+def test_a_profile_that_replaces_one_of_gpuprov_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Name a file next to the new fleet whose settings count in place of those of the stated profile."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hosts").write_text("n1\n")
+    (tmp_path / "profiles").mkdir()
+    for name in ("dev-t4", "own"):
+        (tmp_path / f"profiles/{name}.yml").write_text("description: mine\n")
+    for more in ([], ["-F", "fleet.yml"]):
+        assert run(["inventory", "import", "hosts", "--os", "debian12", "--profile", "dev-t4", *more]) == 0
+        said = capsys.readouterr().err
+        assert "profiles/dev-t4.yml replaces gpuprov's profile dev-t4" in said
+        assert "own.yml" not in said
+
+
 def test_only_text_counts_as_marked() -> None:
     lines: list[str] = []
     text, other = {"__ansible_unsafe": "{{ x }}"}, {"__ansible_unsafe": ["{{ x }}"]}
