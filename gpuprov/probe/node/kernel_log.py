@@ -216,9 +216,8 @@ def records(handle: int, word: bytes = b"", since_boot: bool = False) -> "Iterat
             return
         if not raw:
             return
-        if (
-            not is_lost and word not in raw
-        ):  # a reader is as fast as a user who writes only if it does no more
+        # Without more for each record, so that it is as fast as a user who writes them.
+        if not is_lost and word not in raw:
             continue
         head, _, text = raw.decode("utf-8", "replace").partition(";")
         fields = head.split(",")
