@@ -96,9 +96,9 @@ LOG_LINE = 1000
 kernel log.
 """
 
-_QUOTED = re.compile(r"(\bname=|the client '|\bcomm )(?!<).{1,15}")
-"""Name of a program in a message about a device, as in Xids, API mismatches and those of ext4; the kernel's
-names have at most 15 characters.
+_QUOTED = re.compile(r"(?s)(\bname=|\bcomm )(?!<unknown>).{1,15}|(?<=NVRM: API mismatch).+")
+"""Name of a program in a message about a device, as in Xids and those of ext4, with at most 15 characters;
+and what a program states of itself in the message that its version is another one than the driver's.
 """
 _INDENTED = re.compile(r"\ANVRM: {2,}")
 _SERIAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{2,63}")

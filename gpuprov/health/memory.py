@@ -60,6 +60,7 @@ class Remembered:
         counts: whether it was confirmed.
         absent: number of runs since its last sight.
         place: its place among all faults of the run that saw it last, causes first.
+        stays: whether it stays until a restart, because its message may have been lost since.
     """
 
     rule: str
@@ -72,6 +73,7 @@ class Remembered:
     counts: bool = False
     absent: int = 0
     place: int = 0
+    stays: bool = False
 
 
 @dataclass
@@ -121,6 +123,7 @@ class Memory:
         interval: float,
         hold: float,
         unknown: Collection[str] = (),
+        partly: Collection[str] = (),
         paused: bool = False,
     ) -> None:
         """Take what a run saw.
@@ -130,7 +133,9 @@ class Memory:
         does not count yet after `RECENT` intervals.
 
         Args:
-            unknown: rules that could not judge, or not by all messages of the kernel: their faults stay.
+            unknown: rules that could not judge: their faults stay.
+            partly: rules that have not had all messages of the kernel: their faults that count stay until a
+                restart, also when it has all again, without those that were lost.
             paused: whether faults do not count now, because the node has just booted or is being changed. One
                 that counts already stays; any other has to be seen again after the pause.
         """
@@ -143,7 +148,8 @@ class Memory:
         for sight in sights:
             self._see(sight, now, 0.0 if paused else recent, APART * interval)
         for name, fault in list(self.faults.items()):
-            if fault.last == now or fault.rule in unknown:
+            fault.stays |= fault.counts and fault.rule in partly
+            if fault.last == now or fault.stays or fault.rule in {*unknown, *partly}:
                 continue
             fault.absent += 1
             patience = hold if fault.counts else recent

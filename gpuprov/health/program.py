@@ -160,7 +160,8 @@ def _judged(
         now=around.now,
         interval=config.interval,
         hold=config.hold,
-        unknown={*found.unjudged, *found.partly},
+        unknown=found.unjudged,
+        partly=found.partly,
         paused=bool(paused),
     )
     return conclude(

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections import deque
+from glob import glob
 from itertools import islice
 
 from gpuprov.probe.node.base import CHILDREN, ENVIRONMENT, Failed, collector, find_program, redact, run, stop
@@ -23,13 +24,18 @@ LINE_LIMIT = 600
 """Maximum length of a line in characters."""
 RING = "/dev/kmsg"
 TRUSTED = ("_TRANSPORT=kernel", "SYSLOG_IDENTIFIER=kernel")
-_MISSED = ("+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606")
-"""The journal's own messages that it has missed some of the kernel."""
+OF_JOURNALD = ("+", "_TRANSPORT=driver")
+_GAP = re.compile(r"systemd-journald\[\d{1,9}\]: (?:Missed \d|Time spent on flushing to )")
+"""The journal's own messages that it has missed some of the kernel, or was kept in /run until then, as on a
+full disk: there it removes messages for itself.
+"""
+_FLUSHED, _IN_RUN = "/run/systemd/journal/flushed", "/run/log/journal/*/*.journal*"
+_ON_DISK = "/var/log/journal/*/*.journal*"
 _FIRST = re.compile(
     r"Linux version \d+\.\d+\.\d+|Booting Linux on physical CPU 0x\d|Initializing cgroup subsys cpuset"
 )
 """One of the first messages of a boot; longer than a name that a user can choose."""
-_USERS = "systemd-user-sessions.service"
+_BEGUN = "basic.target"
 _ORIGIN = re.compile(r"kernel(?:\[\d{1,9}\])?: ")
 """Beginning of a message of the kernel itself in journalctl's output."""
 
@@ -53,7 +59,7 @@ def kernel_log(parameters: "Values") -> "Any":
         "left_out": left_out,
         "kept": [[seconds, redact(text)] for seconds, text in kept],
     }
-    return dict(result, since=since) if since and since > _users_since() else result
+    return dict(result, since=since) if since and since > _services_since() else result
 
 
 def read_log() -> "tuple[list[str], int, Kinds, float]":
@@ -91,13 +97,14 @@ def read_log() -> "tuple[list[str], int, Kinds, float]":
     return sources, count, kinds, time.time() if kinds.overflow() else whole
 
 
-def _users_since() -> float:
-    """Return the time when users could log in after boot, in seconds since the epoch; 0.0 if it is not known.
+def _services_since() -> float:
+    """Return the time when services began after boot, in seconds since the epoch; 0.0 if it is not known.
 
-    Large machines write more messages before it than the ring holds, and no user is the cause.
+    Large machines write more messages before it than the ring holds, and no user is the cause: programs of
+    users begin with services, as cron.
     """
     try:
-        began = run("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value", _USERS)
+        began = run("systemctl", "show", "--property=ActiveEnterTimestampMonotonic", "--value", _BEGUN)
         return time.time() - time.monotonic() + int(began) / 1e6 if int(began) else 0.0
     except (Failed, ValueError):
         return 0.0
@@ -107,7 +114,8 @@ def _journal() -> "Iterator[tuple[float, str | None]]":
     """Yield time and text of the kernel's messages in the journal since boot, the newest first, those that
     can be read in 15 s; and None in place of the text where messages before this time are missing.
 
-    `_TRANSPORT` is what the journal itself notes; any user can write SYSLOG_IDENTIFIER.
+    `_TRANSPORT` is what the journal itself notes; any user can write SYSLOG_IDENTIFIER. Without --all
+    journalctl prints `[111B blob data]` in place of a message with an unprintable byte, as of a name.
 
     Raises:
         Failed: journalctl is not installed.
@@ -116,8 +124,8 @@ def _journal() -> "Iterator[tuple[float, str | None]]":
     if program is None:
         raise Failed("journalctl is not installed")
     child = subprocess.Popen(
-        (program, "-b", "--reverse", "-o", "short-unix", "--no-pager", "-q", "--no-hostname")
-        + (*TRUSTED, *_MISSED),
+        (program, "-b", "--all", "--reverse", "-o", "short-unix", "--no-pager", "-q", "--no-hostname")
+        + (*TRUSTED, *OF_JOURNALD),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -139,9 +147,9 @@ def _journal() -> "Iterator[tuple[float, str | None]]":
                 if origin:
                     oldest.append(text[origin.end() :].strip())
                     yield stamp, oldest[-1]
-                elif text.startswith("systemd-journald[") and ": Missed " in text:
+                elif _GAP.match(text):
                     yield stamp, None
-        if child.wait() > 0:  # it could not read all files
+        if child.wait() > 0 or _is_in_run():  # or it could not read all files
             yield time.time(), None
         elif not any(map(_FIRST.match, oldest)):
             yield stamp, None
@@ -149,6 +157,13 @@ def _journal() -> "Iterator[tuple[float, str | None]]":
         watch.cancel()
         CHILDREN.discard(child)
         stop(child)
+
+
+def _is_in_run() -> bool:
+    """Return whether the journal is in /run now although it was on the disk after boot."""
+    boot = time.time() - time.monotonic()
+    was_on_disk = any(os.path.getmtime(path) > boot for path in glob(_ON_DISK))
+    return was_on_disk and os.path.exists(_FLUSHED) and bool(glob(_IN_RUN))
 
 
 def _whole(lines: "Iterable[str]") -> "Iterator[tuple[float, str]]":

@@ -77,8 +77,9 @@ which is all of them that a message has. A name that a user chooses is one word:
 """
 _CODE = re.compile(
     r"NVRM: (?:GPU at )?Xid \([0-9a-zA-Z:. -]{1,60}\)[^:]{0,100}: \d{1,3}\b"
-    r"|nvidia-nvswitch\d{1,3}: SXid \([0-9a-zA-Z:.]{1,40}\): \d{3,6}\b"
+    r"|nvidia-nvswitch\d{1,3}: SXid \([0-9a-zA-Z:.]{1,40}\): \d{3,6}\b|NVRM: API mismatch"
 )
+"""Beginnings of messages about errors with a code; and of one whose rest a user writes."""
 XID = re.compile(_NAMED + r"NVRM: (?:GPU at )?Xid \([^)]{1,80}\)[^:]{0,100}: \d")
 """Beginning of a message about an error of a GPU; longer than a program's name."""
 

@@ -71,8 +71,11 @@ def forged() -> Iterator[str]:
         yield f"INFO: task {name}:4711 blocked for more than 120 seconds."
         yield f"Memory cgroup out of memory: Killed process 4711 ({name}) total-vm:4kB"
         yield f"NVRM: API mismatch: the client '{name}' (pid 4711)"
+        yield f"NVRM: API mismatch: the client '<{name[:14]}' (pid 4711)"
+        yield f"EXT4-fs warning (device sda1): ext4_dx_add_entry:2516: inode #2: comm <{name[:14]}: full"
         yield f"NVRM: Xid (PCI:{FIRST[:-2]}): 31, pid=4711, name={name}, Ch 00000008, intr 00000000"
     for text in TEXTS:
+        yield f"NVRM: API mismatch: the client has the version {text[:63]}, but NVRM: this kernel module has"
         yield f"process '/tmp/{text}' launched '/tmp/{text}' with NULL argv: empty string added"
         yield f"process '/tmp/x {text}' launched '/bin/sh' with NULL argv: empty string added"
         yield f"warning: `{text[:NAME]}' uses 32-bit capabilities (legacy support in use)"
@@ -208,6 +211,8 @@ def test_hostile_users_isolate_no_node() -> None:
     [
         "EXT4-fs warning (device sda1): ext4_dx_add_entry:2516: inode #2: comm I/O error: index full",
         "EXT4-fs error ([4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
+        "NVRM: Xid (PCI:0000:00:06): 31, pid=1, name=<I/O error, Ch 00000008, intr 00000000",
+        "NVRM: API mismatch: the client has the version I/O error, dev sda, but NVRM: this kernel module has",
     ],
 )
 def test_the_name_of_a_program_is_no_fault_of_a_disk(line: str) -> None:

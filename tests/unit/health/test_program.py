@@ -161,6 +161,8 @@ def test_a_fault_stays_if_its_message_is_pushed_out_of_the_log(node: Machine) ->
     node.collectors["kernel_log"]["since"] = 0
     assert node.run(60)["verdict"] == "isolate"
     del node.collectors["kernel_log"]["since"]
+    assert node.run(60)["verdict"] == "isolate"
+    node.reboot()
     assert node.run(60)["verdict"] == "healthy"
 
 

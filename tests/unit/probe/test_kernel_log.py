@@ -11,6 +11,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -40,10 +41,11 @@ class Log:
         self.kind, self.place = stat.S_IFCHR, os.SEEK_CUR
         self.arguments: tuple[str, ...] = ()
         self.characters: int | None = None
-        self.code, self.users = 0, "0"
+        self.code, self.users, self.in_run = 0, "0", False
         clock = Mock(time=lambda: BOOT + 9000.0, monotonic=lambda: 9000.0)
         monkeypatch.setattr(module, "time", clock)
         monkeypatch.setattr(module, "run", lambda *_: self.users)
+        monkeypatch.setattr(module, "_is_in_run", lambda: self.in_run)
         monkeypatch.setattr(module, "find_program", lambda name: f"/usr/bin/{name}")
         monkeypatch.setattr(subprocess, "Popen", self._start)
         monkeypatch.setattr(
@@ -286,20 +288,51 @@ def test_a_journal_without_the_beginning_of_the_boot_is_not_whole(machine: Log, 
 
 
 @pytest.mark.parametrize(("seconds", "since"), [(60, None), (4000, BOOT + 4000.5)])
+@pytest.mark.parametrize(
+    "said",
+    ["Missed 811 kernel messages", "Time spent on flushing to /var/log/journal/1b is 1.2ms for 811 entries."],
+)
 def test_messages_that_the_journal_has_missed_are_stated(
-    machine: Log, seconds: int, since: float | None
+    machine: Log, seconds: int, since: float | None, said: str
 ) -> None:
     """Lose messages before users can log in, when large machines write more than the ring holds, or later."""
     machine.users = "61000000"
     machine.journal = [
         f"{BOOT + 1}.5 kernel: {BEGIN}",
         f"{BOOT + 1}.6 kernel: {LOST}",
-        f"{BOOT + seconds}.5 systemd-journald[7]: Missed 811 kernel messages",
-        f"{BOOT + seconds}.6 kernel: systemd-journald[7]: Missed 811 kernel messages",
+        f"{BOOT + seconds}.5 systemd-journald[7]: {said}",
+        f"{BOOT + seconds}.6 kernel: systemd-journald[7]: {said}",
     ]
     result = kernel_log({})
     assert (texts(), result["lines"], result.get("since")) == ([LOST], 3, since)
-    assert machine.arguments[-3:] == ("+", "_TRANSPORT=driver", "MESSAGE_ID=e9bf28e6e834481bb6f48f548ad13606")
+    assert machine.arguments[-2:] == ("+", "_TRANSPORT=driver")
+
+
+def test_a_journal_that_had_to_leave_the_disk_is_not_whole(machine: Log) -> None:
+    machine.says([BEGIN, LOST])
+    machine.in_run = True
+    assert kernel_log({})["since"] == BOOT + 9000
+
+
+def test_the_journal_is_in_run_after_it_was_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, in_run, on_disk = (tmp_path / name for name in ("flushed", "run", "disk"))
+    for constant, path in (("_FLUSHED", flushed), ("_IN_RUN", in_run), ("_ON_DISK", on_disk)):
+        monkeypatch.setattr(module, constant, str(path))
+    for path in (flushed, in_run, on_disk):
+        assert not module._is_in_run()
+        path.touch()
+    assert module._is_in_run()
+    os.utime(on_disk, (1, 1))
+    assert not module._is_in_run()
+
+
+def test_the_name_of_a_program_is_printed_whatever_its_bytes(machine: Log) -> None:
+    fault = LOST.replace("GPU has", "name=train\x01, GPU has")
+    machine.says([fault])
+    assert texts() == [fault]
+    assert "--all" in machine.arguments
 
 
 def test_the_source_with_more_of_the_log_counts(machine: Log) -> None:
