@@ -13,7 +13,8 @@ import stat
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to s
 KNOWN_HOSTS = "~/.ssh/known_hosts"
 LONGEST = 512
 """Maximum length of a pattern with wildcards; a host name has at most 253 characters."""
-LINE, COMPARED = 64, 192
+LINE, HASHED, PATTERN = 64, 192, 640
 """Least number of bytes that each line and each of its names counts, and each 64 characters of a name that
-is compared with every host's: a hashed name or a pattern."""
+is compared with every host's, by the time that this takes: of a hashed name, and of a pattern."""
 NAMED = 3
 """Number of broken lines that a message names."""
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
@@ -75,49 +76,73 @@ def _decoded(text: str) -> bytes:
         raise ValueError("not base64") from None
 
 
+class _Host:
+    """A host's name, which names and patterns of lines are compared with."""
+
+    def __init__(self, name: str) -> None:
+        """Keep the name in lower case."""
+        self.name = name.lower()
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Character → a number with a bit for each place where the name has it; `*` → a bit for each end."""
+        places = {"*": (2 << len(self.name)) - 1}
+        for place, character in enumerate(self.name):
+            places[character] = places.get(character, 0) | 1 << place
+        return places
+
+    def fits(self, pattern: str) -> bool:
+        """Return whether the name fits a pattern in lower case: `*` is any text, `?` one character.
+
+        Bit N of `ends`: the name's first N characters fit what was read of the pattern. To compile a regular
+        expression takes a hundred times as long.
+        """
+        if not _is_pattern(pattern):
+            return pattern == self.name
+        places, ends = self._places, 1
+        for character in pattern:
+            if character == "*":
+                ends = places["*"] & -(ends & -ends)
+            elif character == "?":
+                ends = places["*"] & ends << 1
+            else:
+                ends = (ends & places.get(character, 0)) << 1
+            if not ends:
+                return False
+        return bool(ends >> len(self.name))
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A line `[MARKER] NAMES TYPE KEY [COMMENT]`.
 
     Attributes:
+        names: in lower case.
         key: missing if Paramiko does not support the type.
         hashed: salt and digest of a hashed name.
+        compared: number of bytes that its names count, `HASHED` or `PATTERN`; 0 for plain names, which are
+            looked up.
     """
 
     number: int
     marker: str
-    names: str
+    names: Sequence[str]
     blob: bytes
     key: paramiko.PKey | None
-    hashed: tuple[bytes, bytes] | None = None
+    hashed: tuple[bytes, bytes] | None
+    compared: int
 
-    @property
-    def compared(self) -> int:
-        """Number of bytes that its names count, `COMPARED`; 0 for plain names, which are looked up."""
-        if not _COMPARED.search(self.names):
-            return 0
-        return COMPARED * (1 + self.names.count(",") + len(self.names) // 64)
-
-    def matches(self, name: str) -> bool:
-        """Return whether a host's name, given in lower case, matches the line's names: hashed, plain or
-        patterns.
+    def matches(self, host: _Host) -> bool:
+        """Return whether a host's name matches the line's names: hashed, plain or patterns.
 
         A matching pattern with `!` excludes the name.
         """
         if self.hashed:
             salt, digest = self.hashed
-            return hmac.digest(salt, name.encode(), "sha1") == digest
-        patterns = self.names.lower().split(",")
-        if any(_fits(each[1:], name) for each in patterns if each.startswith("!")):
+            return hmac.digest(salt, host.name.encode(), "sha1") == digest
+        if any(host.fits(each[1:]) for each in self.names if each.startswith("!")):
             return False
-        return any(_fits(each, name) for each in patterns)
-
-
-def _fits(pattern: str, name: str) -> bool:
-    """Return whether a name matches a pattern: `*` is any text, `?` one character; brackets are literal."""
-    if not _is_pattern(pattern):
-        return pattern == name
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
+        return any(map(host.fits, self.names))
 
 
 _COMPARED = re.compile(r"[*?!|]")
@@ -154,7 +179,10 @@ def _parse(number: int, text: str) -> _Line | None:
         key = parse_key(kind, stated)
     except UnknownKeyType:
         key = None
-    return _Line(number, marker, names, _decoded(stated), key, hashed)
+    compared = 0
+    if _COMPARED.search(names):
+        compared = (HASHED if hashed else PATTERN) * (1 + names.count(",") + len(names) // 64)
+    return _Line(number, marker, names.lower().split(","), _decoded(stated), key, hashed, compared)
 
 
 @dataclass
@@ -206,8 +234,8 @@ class KnownHosts:
         if self.size > LARGEST:
             raise InvalidInput(
                 f"{self.path} has too many lines and names",
-                expected=f"at most {LARGEST // LINE}, of which a hashed name or a pattern counts as"
-                f" {COMPARED // LINE}",
+                expected=f"at most {LARGEST // LINE}, of which a hashed name counts as {HASHED // LINE}"
+                f" and a pattern as {PATTERN // LINE}",
                 do=SMALLER,
             )
 
@@ -220,26 +248,27 @@ class KnownHosts:
         elif line.compared:
             self._patterns.append(line)
         else:
-            for name in line.names.lower().split(","):
+            for name in line.names:
                 self._plain.setdefault(name, []).append(line)
 
     def keys(self, *names: str) -> dict[str, paramiko.PKey]:
         """Return type → key of a host, as `KnownFiles.keys`, from only this file."""
         return KnownFiles((self,)).keys(*names)
 
-    def listed(self, name: str) -> Iterator[paramiko.PKey]:
-        """Yield the keys for a name, also revoked ones: those of plain names, then those of patterns."""
-        name = name.lower()
-        lines = (*self._plain.get(name, ()), *(line for line in self._patterns if line.matches(name)))
-        yield from (line.key for line in lines if line.key)
+    def listed(self, name: str) -> Iterator[tuple[bytes, paramiko.PKey]]:
+        """Yield bytes and key for each line of a name, also of revoked keys: plain names, then patterns."""
+        host = _Host(name)
+        lines = chain(self._plain.get(host.name, ()), (line for line in self._patterns if line.matches(host)))
+        yield from ((line.blob, line.key) for line in lines if line.key)
 
     def revocation(self, key: paramiko.PKey, *names: str) -> str | None:
         """Return `FILE:LINE` where a key is revoked for a host with one of these names; None if it is not.
 
         Without names, a revocation for any host counts.
         """
+        hosts = [_Host(name) for name in names]
         for line in self._revoked.get(key.asbytes(), ()):
-            if not names or any(line.matches(name.lower()) for name in names):
+            if not hosts or any(map(line.matches, hosts)):
                 return f"{self.path}:{line.number}"
         return None
 
@@ -273,10 +302,15 @@ class KnownFiles:
         Raises:
             InvalidInput: a file of revoked keys cannot answer.
         """
+        revoked: set[bytes] = set()
         for name in names:
             found: dict[str, paramiko.PKey] = {}
-            for key in (key for file in self.files for key in file.listed(name)):
-                if key.get_name() not in found and not self.revocation(key, *names):
+            for blob, key in (each for file in self.files for each in file.listed(name)):
+                if blob in revoked or key.get_name() in found:
+                    continue
+                if self.revocation(key, *names):
+                    revoked.add(blob)
+                else:
                     found[key.get_name()] = key
             if found:
                 return found
@@ -288,8 +322,8 @@ class KnownFiles:
         Raises:
             InvalidInput: a file of revoked keys cannot answer.
         """
-        places = (file.revocation(key, *names) for file in self.files)
-        return next(filter(None, (*places, *(each.place_of(key) for each in self.revoked))), None)
+        listed = (file.revocation(key, *names) for file in self.files)
+        return next(filter(None, chain(listed, (each.place_of(key) for each in self.revoked))), None)
 
     def listing(self, *names: str) -> KnownHosts:
         """Return the first file that lists a key for one of a host's names; the first file for an unknown

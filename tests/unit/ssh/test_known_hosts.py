@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh import reread
-from gpuprov.ssh.known_hosts import KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
+from gpuprov.ssh.known_hosts import KnownFiles, KnownHosts, known_hosts, names_of, parse_key, read_known_hosts
 from gpuprov.ssh.reread import LARGEST, reread_when_written
+from gpuprov.ssh.revoked_keys import RevokedKeys
 from tests.unit.hostile.timing import cost_of
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate(bits=384)
@@ -51,6 +52,9 @@ def read(tmp_path: Path, *lines: str) -> KnownHosts:
         "[gpu01]*",
         "*g*u*1*",
         "*g*u*1?",
+        "?*?*?0??",
+        "**01**",
+        "*,!*?*?*1",
         "|1|AAAA|BBBB",
     ],
 )
@@ -204,7 +208,8 @@ def test_what_is_kept_of_a_file_counts(tmp_path: Path) -> None:
 
 KIND = f"{words(KEY)}\n"
 MANY = (
-    "has too many lines and names; expected at most 262144, of which .* counts as 3; state .* smaller files"
+    "has too many lines and names; expected at most 262144, of which a hashed name counts as 3 and a pattern"
+    " as 10; state .* smaller files"
 )
 
 
@@ -231,6 +236,39 @@ def test_no_file_takes_much_time_or_memory(tmp_path: Path, text: str, said: str)
     assert (cost.seconds < 3, cost.memory < 128 << 20) == (True, True), cost
     with pytest.raises(InvalidInput, match=said):
         read_known_hosts(tmp_path / "known_hosts")
+
+
+HASHED = "|1|AAAAAAAAAAAAAAAAAAAAAAAAAAA=|AAAAAAAAAAAAAAAAAAAAAAAAAAA="
+NAME = "a" * 60
+WILD = "*a" * 14 + "?" * 16 + "*"
+"""A pattern that fits `NAME`, until a character follows that the name has not."""
+WORST: dict[str, Callable[[], Iterator[str]]] = {
+    "patterns": lambda: (f"{WILD}{number} {KIND}" for number in range(23_000)),
+    "hashed": lambda: (f"{HASHED} {KIND}" for _ in range(60_000)),
+    "revoked patterns": lambda: (f"@revoked {WILD}{each} {KIND}gpu01 {KIND}" for each in range(20_000)),
+    "revoked and hashed": lambda: (f"@revoked {HASHED} {KIND}gpu01 {KIND}" for _ in range(40_000)),
+    "revoked names": lambda: iter([f"@revoked {'b,' * 160_000}b {KIND}", f"gpu01 {KIND}" * 80_000]),
+}
+"""Name → lines within the limit that take long to compare with a host's name."""
+
+
+@pytest.mark.parametrize("what", WORST)
+def test_no_file_takes_long_for_each_host(tmp_path: Path, what: str) -> None:
+    """Ask for the names of a host whose key is revoked at the end of the file."""
+    text = "".join(WORST[what]()) + f"@revoked gpu01 {KIND}"
+    known = KnownHosts(tmp_path)
+    known.take(text)
+    assert max(len(text), known.size) in range(LARGEST * 3 // 4, LARGEST)
+    assert cost_of(lambda: known.keys(NAME, "gpu01")).seconds < 1
+
+
+def test_a_key_that_a_line_revokes_is_in_no_list_looked_for(tmp_path: Path) -> None:
+    """Check that ssh-keygen is not started for it: a file can have 80,000 such keys."""
+    known = read(tmp_path, f"gpu01 {words(KEY)}", f"@revoked gpu01 {words(KEY)}", f"gpu02 {words(KEY)}")
+    files = KnownFiles([known], [RevokedKeys(tmp_path / "missing", {}, binary=True)])
+    assert files.keys("gpu01") == {}
+    with pytest.raises(InvalidInput, match="missing"):
+        files.keys("gpu02")
 
 
 def test_of_many_broken_lines_a_few_are_kept(tmp_path: Path) -> None:
