@@ -170,12 +170,16 @@ class _Search:
         return found
 
     def _opened(self, table: str, handle: int) -> "Iterator[str | None]":
-        """Yield the name of the device for each file in a table, None for others."""
+        """Yield the name of the device for each file in a table, None for others, and for one that is closed
+        meanwhile.
+        """
         with os.scandir(table) as entries:
             for entry in entries:
-                number, _ = _device(handle, table, entry.name)
-                name = self._name(number)
-                yield name if name and os.lstat(table + "/" + entry.name).st_mode & OPENED else None
+                name = self._name(_device(handle, table, entry.name)[0])
+                try:
+                    yield name if name and os.lstat(entry.path).st_mode & OPENED else None
+                except OSError:
+                    yield None
 
     def _mapped(self, table: str, handle: int) -> "Iterator[str | None]":
         """Yield the name of the device for each mapping, None for others.

@@ -111,6 +111,22 @@ def test_a_device_that_cannot_be_used_is_not_in_use(gpu: Path) -> None:
         assert gpu_files.devices_of(pid) == set()
 
 
+def test_a_file_that_is_closed_meanwhile_hides_no_other(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close the first of two between the look at its number and at its mode."""
+    real, closed = os.lstat, []
+
+    def close(path: str) -> os.stat_result:
+        if not closed:
+            closed.append(path)
+            raise FileNotFoundError
+        return real(path)
+
+    monkeypatch.setattr("gpuprov_gpu_files.os.lstat", close)
+    with child(opened().replace("print", "os.dup(3); print")) as pid:
+        assert gpu_files.devices_in_use([pid], mapped=False) == {pid: {"nvidia0"}}
+    assert closed == [f"/proc/{pid}/task/{pid}/fd/3"]
+
+
 @ROOT
 @pytest.mark.parametrize("then", ["", ENDING])
 def test_a_device_that_is_mapped_is_in_use_after_it_was_closed(gpu: Path, then: str) -> None:
