@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections import ChainMap
 from collections.abc import Callable
@@ -33,8 +34,8 @@ def _kept(text: str) -> dict[str, Any]:
 def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Function that runs tasks on all nodes and returns node → registered results, without stopped nodes."""
 
-    def play(leases: str | None, tasks: list[dict[str, Any]]) -> dict[str, Any]:
-        """Run tasks with a file of leases; return node → registered result."""
+    def play(leases: str | None, tasks: list[dict[str, Any]], **keywords: Any) -> dict[str, Any]:
+        """Run tasks with a file of leases and further keywords of a play; return node → registered result."""
         (tmp_path / "roles/asking/files").mkdir(parents=True)
         (tmp_path / "roles/asking/tasks").mkdir()
         (tmp_path / "roles/asking/files/do.py").write_text(DONE)
@@ -48,6 +49,7 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "gather_facts": False,
             "vars": python,
             "roles": ["asking"],
+            **keywords,
         }
         (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
         more = {"ANSIBLE_COLLECTIONS_PATH": str(link_collection(tmp_path / "collections"))}
@@ -55,8 +57,11 @@ def play(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             (tmp_path / "leases.json").write_text(leases)
             more["GPUPROV_LEASES"] = str(tmp_path / "leases.json")
         hosts = ",".join([*NODES, ""])
-        done = run("ansible-playbook", "--inventory", hosts, "play.yml", folder=tmp_path, **more)
-        return dict(ChainMap(*map(_kept, re.findall(r'"msg": ("KEPT .*")', done.stdout))))
+        try:
+            said = run("ansible-playbook", "--inventory", hosts, "play.yml", folder=tmp_path, **more).stdout
+        except subprocess.CalledProcessError as failed:
+            said = failed.stdout
+        return dict(ChainMap(*map(_kept, re.findall(r'"msg": ("KEPT .*")', said))))
 
     return play
 
@@ -108,10 +113,36 @@ def test_where_no_run_has_leases_all_is_done(play: Callable[..., dict[str, Any]]
 def test_a_node_that_is_not_the_runs_leaves_a_play_of_reboots_without_ending_it(
     play: Callable[..., dict[str, Any]],
 ) -> None:
-    [_, reboots] = yaml.safe_load((ROOT / "playbooks/reboot.yml").read_text())
-    asked = reboots["tasks"][:2]
-    assert [task["name"] for task in asked] == [
+    asked = before_reboot()
+    asked["block"] = asked["block"][:2]
+    assert [task["name"] for task in asked["block"]] == [
         "Check that the node is still leased to this run",
         "End the play for a node that is not leased",
     ]
-    assert list(play(leases(), asked)) == ["ours"]
+    assert list(play(leases(), [asked], any_errors_fatal=True)) == ["ours"]
+
+
+def before_reboot() -> dict[str, Any]:
+    """Return the block of tasks before a reboot, of a play that an error on any node ends."""
+    [_, reboots] = yaml.safe_load((ROOT / "playbooks/reboot.yml").read_text())
+    assert reboots["any_errors_fatal"]
+    found: dict[str, Any] = reboots["tasks"][0]
+    return found
+
+
+@pytest.mark.parametrize("fault", ["fails", "is silent"])
+def test_a_node_that_fails_before_a_reboot_does_not_end_the_play_for_others(
+    play: Callable[..., dict[str, Any]], fault: str
+) -> None:
+    asked = before_reboot()
+    leased, _, read, *_ = asked["block"]
+    if fault == "fails":
+        read["ansible.builtin.slurp"]["src"] = (
+            "/proc/{{ 'none' if inventory_hostname == 'taken' else 'uptime' }}"
+        )
+    else:
+        connection = "{{ 'ssh' if inventory_hostname == 'taken' else 'local' }}"
+        read["vars"] = {"ansible_connection": connection, "ansible_host": "127.0.0.1", "ansible_port": 1}
+    asked["block"] = [leased, read]
+    valid = json.dumps({"resumable": False, "until": dict.fromkeys(NODES, uptime() + 60), "lost": {}})
+    assert sorted(play(valid, [asked], any_errors_fatal=True)) == ["never", "ours", "stale"]

@@ -21,7 +21,7 @@ PLAYBOOKS = sorted(ROOT.glob("playbooks/*.yml"))
 KEYWORDS = {
     "name", "when", "register", "changed_when", "failed_when", "check_mode", "loop", "loop_control", "vars",
     "environment", "until", "retries", "delay", "block", "rescue", "always", "notify", "become", "no_log",
-    "timeout", "tags",
+    "timeout", "tags", "any_errors_fatal",
 }  # fmt: skip
 
 
@@ -130,7 +130,8 @@ def test_site_runs_all_where_nothing_is_named_but_what_can_lock_everybody_out() 
 
 
 def test_the_controller_is_ruled_out_before_anything_reboots() -> None:
-    tasks = read(ROOT / "playbooks/reboot.yml")[1]["tasks"]
+    [checks, *tasks] = read(ROOT / "playbooks/reboot.yml")[1]["tasks"]
+    tasks = checks["block"] + tasks
     modules = [next(key for key in task if "." in key or key in MODULES) for task in tasks]
     assert modules.index("ansible.builtin.assert") < modules.index("ansible.builtin.reboot")
     conditions = str(tasks[modules.index("ansible.builtin.assert")])
