@@ -8,16 +8,15 @@ import os
 import platform
 import re
 import secrets
-import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import NotOurs, own_folder
-from gpuprov.files.ways import above
-from gpuprov.untrusted.stated import stated_path
+from gpuprov.files.ways import require_own_above
 
 LOG = logging.getLogger(__name__)
+ELSEWHERE = "set XDG_STATE_HOME and XDG_CACHE_HOME elsewhere"
 
 
 def now() -> str:
@@ -59,38 +58,13 @@ def _private(path: Path) -> Path:
     path, real = path.absolute(), path.resolve()
     try:
         own_folder(str(real), 0o700)
-        _require_own_above(path)
+        require_own_above(path)
     except NotOurs as error:
         seen, _, do = str(error.strerror).partition("; ")
-        raise Refused(f"{error.filename} is not safe: {seen}", do=do) from None
+        raise Refused(f"{error.filename} is not safe: {seen}", do=do or ELSEWHERE) from None
     except OSError as error:  # writing there will fail with its own error; reading needs no folder
         LOG.info("%s: %s", path, error.strerror)
     return path
-
-
-def _require_own_above(path: Path) -> None:
-    """Check that no other user may rename a folder above this one, and put a link to another in its place, or
-    owns a link on the way to it.
-
-    root may, and the owner of the home directory, whose SSH configuration is used anyway: a container's root
-    often has another user's. Members of a folder's group are not checked.
-
-    Raises:
-        Refused: another user may.
-        OSError: a folder cannot be read.
-    """
-    home = stated_path("~")
-    trusted = {0, os.geteuid(), home.stat().st_uid if home.is_dir() else 0}
-    for each in above(path):
-        about = each.lstat()
-        mode = 0 if stat.S_ISLNK(about.st_mode) else about.st_mode  # all links have the mode 777
-        if about.st_uid not in trusted:
-            seen = f"{each} belongs to user {about.st_uid}"
-        elif mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-            seen = f"other users may write {each}, its mode is {stat.S_IMODE(mode):o}"
-        else:
-            continue
-        raise Refused(f"{path} is not safe: {seen}", do="set XDG_STATE_HOME and XDG_CACHE_HOME elsewhere")
 
 
 def new_id(verb: str) -> str:

@@ -125,12 +125,15 @@ def environment(archive: Path, about: "dict[str, Any]") -> Path:
 
     Raises:
         Stop: pip cannot install it.
-        NotOurs: a folder is another user's, or others may write it.
+        NotOurs: a folder is another user's, or others may write it or one above it.
         OSError: a folder cannot be created, or another process makes it for longer than `WAIT_S`.
     """
     os.umask(os.umask(0o077) | 0o022)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuprov"
     mutex.own_folder(str(cache), 0o700)
+    from gpuprov.files import ways  # which Python 3.6 cannot read
+
+    ways.require_own_above(cache)
     name = f"{sha256(archive)[:32]}-{SYSTEM}"
     folder = cache / "pyz" / name
     if not is_ready(folder):

@@ -20,7 +20,12 @@ from maintenance.release.locked import ROOT, Pinned, environments, pure, pythons
 
 NAME = "gpuprov.pyz"
 FIRST_LINE = b"#!/usr/bin/env python3\n"
-FROM_WHEEL = ("gpuprov/__init__.py", "gpuprov/files/__init__.py", "gpuprov/files/mutex.py")
+FROM_WHEEL = (
+    "gpuprov/__init__.py",
+    "gpuprov/files/__init__.py",
+    "gpuprov/files/mutex.py",
+    "gpuprov/files/ways.py",
+)
 """Modules of gpuprov that the program of the file imports before anything is installed."""
 EARLIEST = 315532800
 """1980-01-01 in seconds since 1970, the earliest date in a zip file."""

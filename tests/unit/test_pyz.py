@@ -234,3 +234,11 @@ def test_the_lock_of_the_release_is_read_whole() -> None:
         if pin.name == "ansible-core" and pin.needed(each)
     }
     assert len(versions) == 2
+
+
+def test_a_cache_below_a_folder_that_others_can_write_is_refused(file: File, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    file.cache = tmp_path / "shared/cache"
+    assert f"other users may write {tmp_path}/shared, its mode is 777" in file.start(code=5).stderr
+    assert list(file.cache.glob("gpuprov/pyz/*")) == []

@@ -17,6 +17,7 @@ from distributed.node import ServerNode
 
 from gpuprov.errors import Refused
 from gpuprov.files.mutex import own_folder
+from gpuprov.files.ways import require_own_above
 
 FOLDER = "temporary-directory"
 """Dask's setting of the folder in which it creates its scratch folder."""
@@ -26,12 +27,13 @@ def _own_scratch(_space: WorkSpace, scratch: str) -> str:
     """Replace `WorkSpace._init_workspace`; create the scratch folder for this user only.
 
     Raises:
-        Refused: other users can write the folder, or the one that contains it.
+        Refused: other users can write the folder, or one above it.
     """
     above = Path(scratch).absolute().parent
     try:
         own_folder(str(above), 0o755)
         own_folder(scratch, 0o700)
+        require_own_above(Path(scratch))
     except OSError as error:
         seen = str(error.strerror).partition("; ")[0]
         raise Refused(

@@ -17,6 +17,7 @@ from typing import Any
 import platformdirs
 
 from gpuprov.errors import InvalidInput, Refused
+from gpuprov.files.ways import require_own_above
 from gpuprov.untrusted import shown
 
 PREFIX, COORDINATOR = "gpuprov:", "gpuprov:coordinator"
@@ -34,7 +35,7 @@ def coordinator_context(folder: Path) -> ssl.SSLContext:
 
     Raises:
         InvalidInput: there are no certificates, or they are damaged.
-        Refused: other users can read the key.
+        Refused: other users can read the key, or replace a file.
     """
     return _context(ssl.PROTOCOL_TLS_CLIENT, folder, "coordinator")
 
@@ -54,6 +55,11 @@ def _context(protocol: int, folder: Path, who: str) -> ssl.SSLContext:
     for file in files:
         if not file.is_file():
             raise InvalidInput(f"there is no certificate {file}", expected=f"a certificate of {who}", do=MAKE)
+        try:
+            require_own_above(file)
+        except OSError as error:
+            seen = f"the certificate {file} is not safe: {error.strerror}"
+            raise Refused(seen, expected="files and folders that only you can write") from None
     if stat.S_IMODE(files[2].stat().st_mode) & 0o077:
         raise Refused(f"others can read {files[2]}", expected="mode 0600", do=f"chmod 600 {files[2]}")
     context = ssl.SSLContext(protocol)

@@ -72,6 +72,13 @@ def test_a_scratch_folder_that_others_can_write_is_refused(tmp_path: Path) -> No
     assert not (tmp_path / TAKEN[0]).exists()
 
 
+def test_a_scratch_folder_below_one_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "between").mkdir()
+    tmp_path.chmod(0o777)
+    with pytest.raises(Refused, match=rf"{TAKEN[0]} is not safe: other users may write {tmp_path}"):
+        WorkSpace(str(tmp_path / "between" / TAKEN[0]))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder to another user")
 def test_a_scratch_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / TAKEN[0]).mkdir()

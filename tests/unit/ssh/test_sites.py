@@ -764,6 +764,13 @@ def test_a_key_that_others_can_read_is_refused(folder: Path, tmp_path: Path) -> 
     key.chmod(0o644)
     with pytest.raises(Refused, match="others can read"):
         coordinator_context(tmp_path / "made")
+    key.chmod(0o600)
+    coordinator_context(tmp_path / "made")
+    tmp_path.chmod(0o777)
+    with pytest.raises(
+        Refused, match=f"ca.pem is not safe: other users may write {tmp_path}, its mode is 777"
+    ):
+        coordinator_context(tmp_path / "made")
 
 
 def test_certificates_are_never_written_over(folder: Path) -> None:
