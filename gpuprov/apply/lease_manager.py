@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +173,7 @@ class LeaseManager:
                 elif isinstance(answer, GpuprovError):
                     self._silent[name] = answer
         self._write()
+        self._renew(self._old(names))  # where one node was slow to be leased, the others' leases are old
         errors = {name: answer for name, answer in answers.items() if isinstance(answer, GpuprovError)}
         others = self._others(answers).items()
         return errors | {name: lease.refusal(family(self.run)) for name, lease in others}
@@ -242,19 +244,46 @@ class LeaseManager:
         """Renew each lease once a quarter of its time has passed, until the block ends; nodes that did not
         answer are asked again at each check.
         """
-        seconds = self.terms.sure_s
-        while not self._leaving.wait(seconds / LOOKS):
-            old = uptime() + 0.75 * seconds
-            with self._mutex:
-                due = [name for name, until in self._until.items() if until < old]
-            self._renew(due)
+        pool = ThreadPoolExecutor(self._dispatch.forks)
+        renewals: dict[str, Future[None]] = {}
+        while not self._leaving.wait(self.terms.sure_s / LOOKS):
+            renewals = {name: renewal for name, renewal in renewals.items() if not renewal.done()}
+            due = [name for name in self._old(list(self._until)) if name not in renewals]
+            renewals |= self._begin_renewals(pool, due)
+        pool.shutdown(cancel_futures=True)
+
+    def _old(self, names: Iterable[str]) -> list[str]:
+        """Return those nodes of which a quarter of the lease's time has passed."""
+        old = uptime() + 0.75 * self.terms.sure_s
+        with self._mutex:
+            return [name for name in names if self._until.get(name, old) < old]
 
     def _renew(self, names: Sequence[str]) -> None:
-        """Renew leases once; record nodes that do not answer, and nodes that the run no longer holds, also in
-        the file for Ansible.
-        """
+        """Renew leases once, and wait for the last answer."""
         if not names:
             return
+        pool = ThreadPoolExecutor(self._dispatch.forks)
+        try:
+            for renewal in self._begin_renewals(pool, names).values():
+                renewal.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin_renewals(self, pool: ThreadPoolExecutor, names: Sequence[str]) -> dict[str, Future[None]]:
+        """Begin to renew leases, each on its own, so that no lease depends on another node's answer; return
+        node → its renewal.
+
+        Workers are asked once for all nodes: they divide them among themselves. Only leases of the whole run
+        are renewed through them, and these last for many times the limit of an answer.
+        """
+        if self._dispatch.crew is None:
+            return {name: pool.submit(self._renew_now, [name]) for name in names}
+        return dict.fromkeys(names, pool.submit(self._renew_now, names)) if names else {}
+
+    def _renew_now(self, names: Sequence[str]) -> None:
+        """Renew leases once, together; record nodes that do not answer, and nodes that the run no longer
+        holds, also in the file for Ansible.
+        """
         asked = uptime()
         answers = self._ask("renew", names)
         with self._mutex:

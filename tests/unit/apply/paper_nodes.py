@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ class PaperNodes:
         clock: source of a node's time since boot.
         booted: node → time of its boot by that clock.
         asked: (act, names) of each request to nodes.
+        slow: (node, act) → seconds until the node answers.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -36,6 +38,7 @@ class PaperNodes:
         self.dark: set[str] = set()
         self.ports: dict[str, int] = {}
         self.asked: list[tuple[str, list[str]]] = []
+        self.slow: dict[tuple[str, str], float] = {}
         self._one = threading.Lock()
         monkeypatch.setattr(lease_manager, "ask_nodes", self._ask_nodes)
         monkeypatch.setattr(lease_manager, "uptime", lambda: self.now)
@@ -75,8 +78,10 @@ class PaperNodes:
         return {name: lease["run"] for name, lease in result.items() if lease}
 
     def _answer(self, name: str, asked: dict[str, Any], read: Callable[[Any], Any]) -> Any:
-        """Do what a node is asked, and return its parsed answer."""
-        return read(self.do(name, asked["act"], *asked["arguments"]))
+        """Do what a node is asked, and return its parsed answer, at once or after a while."""
+        answer = read(self.do(name, asked["act"], *asked["arguments"]))
+        time.sleep(self.slow.get((name, asked["act"]), 0.0))
+        return answer
 
     def _ask_nodes(
         self,

@@ -23,6 +23,7 @@ from gpuprov.files.runs import state_dir
 from gpuprov.upgrade.exclusive import lost, take_all
 from tests.unit.apply.paper_nodes import PaperNodes
 
+REAL_UPTIME = lease_manager.uptime
 MINE, OTHER = "20260131-142501-apply-0001", "20260131-142502-apply-0002"
 UPGRADE = "20260131-142503-upgrade-0003"
 
@@ -43,6 +44,11 @@ def run_folder(name: str) -> Path:
 def leases_of(nodes: PaperNodes, name: str = MINE, **terms: Any) -> LeaseManager:
     """Return the manager of a run's leases on the nodes, by default of the run `MINE`."""
     return LeaseManager([nodes.lock()], run_folder(name), terms=Terms(**terms))
+
+
+def is_leased(leases: LeaseManager, name: str) -> bool:
+    """Return whether Ansible may act on a node now, as `plugins/plugin_utils/leased.py` finds out."""
+    return bool(json.loads(leases.file.read_text())["until"][name] >= REAL_UPTIME())
 
 
 def silent(line: str) -> None:
@@ -109,6 +115,29 @@ def test_leases_are_renewed_while_a_step_lasts_longer_than_they_do(
         assert [act for act, _ in nodes.asked].count("renew") >= 3
     assert nodes.do("n1", "take", OTHER, "x@y", 60)["run"] == OTHER
     assert not mine.file.exists()
+
+
+@pytest.mark.parametrize("act", ["take", "renew"])
+def test_a_node_that_answers_slowly_does_not_keep_the_others_from_being_leased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Let n2 answer later than a worker attempt relies on a lease: that of n1 counts all the time, and the
+    renewals of n2 do not pile up.
+    """
+    nodes = PaperNodes(tmp_path, monkeypatch, "n1", "n2")
+    monkeypatch.setattr(lease_manager, "uptime", REAL_UPTIME)
+    nodes.clock = time.monotonic
+    nodes.slow = {("n2", act): 1.5}
+    with leases_of(nodes, seconds=60, hold_s=1.0) as mine:
+        assert mine.take(nodes.names) == {}
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2.5:
+            assert is_leased(mine, "n1")
+            time.sleep(0.05)
+        assert "n1" not in mine.lost(nodes.names)
+        assert is_leased(mine, "n1")
+        if act == "renew":
+            assert [names for asked, names in nodes.asked if asked == "renew"].count(["n2"]) <= 3
 
 
 def test_what_nobody_renews_is_somebody_elses_and_nothing_more_is_done_there(nodes: PaperNodes) -> None:
