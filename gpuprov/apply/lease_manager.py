@@ -253,7 +253,7 @@ class LeaseManager:
         pool.shutdown(cancel_futures=True)
 
     def _old(self, names: Iterable[str]) -> list[str]:
-        """Return those nodes of which a quarter of the lease's time has passed."""
+        """Return the nodes whose lease has used a quarter of its time."""
         old = uptime() + 0.75 * self.terms.sure_s
         with self._mutex:
             return [name for name in names if self._until.get(name, old) < old]

@@ -136,11 +136,12 @@ class Examination(Facts):
         if self.is_log_whole or "kernel_log" in self.missing:
             return ""
         now, since = datetime.fromisoformat(self.collected_at), self.collectors["kernel_log"]["since"]
-        if not isinstance(since, (int, float)) or not now.timestamp() - since >= 0:
+        age = now.timestamp() - since if isinstance(since, (int, float)) else math.nan
+        if not age >= 0:
             return "messages of the kernel may be missing"
-        if now.timestamp() - since >= COMPLETE_S:
+        if age >= COMPLETE_S:
             return ""
-        begun = now - timedelta(seconds=now.timestamp() - since)
+        begun = now - timedelta(seconds=age)
         return f"messages of the kernel from before {begun:%Y-%m-%d %H:%M} may be missing"
 
     @part

@@ -51,7 +51,7 @@ def require_own_above(path: Path) -> None:
         NotOurs: another user may.
         OSError: a folder cannot be read.
     """
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - which keeps it where nobody knows the home
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path's raises without a home
     trusted = {0, os.geteuid(), home.stat().st_uid if home.is_dir() else 0}
     for each in above(path):
         about = each.lstat()

@@ -149,7 +149,7 @@ class Memory:
             self._see(sight, now, 0.0 if paused else recent, APART * interval)
         for name, fault in list(self.faults.items()):
             fault.stays |= fault.counts and fault.rule in partly
-            if fault.last == now or fault.stays or fault.rule in {*unknown, *partly}:
+            if fault.last == now or fault.stays or fault.rule in unknown or fault.rule in partly:
                 continue
             fault.absent += 1
             patience = hold if fault.counts else recent

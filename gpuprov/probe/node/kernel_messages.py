@@ -59,9 +59,8 @@ _OF_PROGRAMS = re.compile(
 _SAID = re.compile(
     r"API mismatch|[Vv]ersion m(?:ismatch|agic)|fallen off|[nN]it_?[aA]dapter(?:\(\))? failed|[Aa]dapter: "
     r"|module->open\(\) failed|probe routine|installed in |supported (?:by|through)|this system"
-    r"|driver release"
-    r"|Legacy |legacy GPU|only ready|open kernel|I/O region|BAR ?\d (?:is|\[|has|can|space)|64-bit BAR"
-    r"|NV_ERR_(?:RESET_REQUIRED|NO_MEMORY)|global fatal|find an IRQ"
+    r"|driver release|Legacy |legacy GPU|only ready|open kernel|I/O region|BAR ?\d (?:is|\[|has|can|space)"
+    r"|64-bit BAR|NV_ERR_(?:RESET_REQUIRED|NO_MEMORY)|global fatal|find an IRQ"
     r"|pci_enable_device|request_mem_region|copy vbios|WPR2 already|for GFW|GSP (?:firmware|task|RM|heart)"
     r"|irmware load|gsp\w{0,20}\.bin|_?k[fg]sp(?=\w{1,60}: )|CrashCat Report"
     r"|eartbeat timed|SPDM: |onfCompute: "
@@ -155,5 +154,7 @@ def kind_of(text: str) -> str:
         about = _OF_PROGRAMS.match(text)
         return about.group() if about else "program"
     code = _CODE.match(text)
+    if code:
+        return code.group()
     said = dict.fromkeys(found.group() for found in _SAID.finditer(text, begin.end()))
-    return code.group() if code else re.sub(r"\d+", "0", "|".join((begin.group(), *said)))
+    return re.sub(r"\d+", "0", "|".join((begin.group(), *said)))

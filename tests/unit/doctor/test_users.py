@@ -97,6 +97,8 @@ def forged() -> Iterator[str]:
 
 
 LINES = tuple(forged())
+BEGINNINGS = ("EXT4-fs error (", "I/O error, dev ", "XFS (a): shutdo", "XFS (shut down")
+"""Names of programs that begin the kernel's messages about a disk."""
 PROCESS = (
     "<processes>\n\t\t\t<process_info>\n\t\t\t\t<pid>4711</pid>\n\t\t\t\t<type>C</type>\n"
     "\t\t\t\t<process_name>%s</process_name>\n\t\t\t\t<used_memory>500 MiB</used_memory>\n"
@@ -213,27 +215,12 @@ def test_hostile_users_isolate_no_node() -> None:
         "EXT4-fs error ([4711]: segfault at 0 ip 55d2 sp 7fff error 4 in a[55d2+1000]",
         "NVRM: Xid (PCI:0000:00:06): 31, pid=1, name=<I/O error, Ch 00000008, intr 00000000",
         "NVRM: API mismatch: the client has the version I/O error, dev sda, but NVRM: this kernel module has",
+        *(f"{name} does what no pattern for users' names has" for name in BEGINNINGS),
     ],
 )
 def test_the_name_of_a_program_is_no_fault_of_a_disk(line: str) -> None:
     machine = bare_metal()
     log(machine, line)
-    assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(machine)).faults}
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "EXT4-fs error (",
-        "I/O error, dev ",
-        "XFS (a): shutdo",
-        "XFS (shut down",
-    ],
-)
-def test_a_program_whose_name_begins_a_message_is_no_fault_of_a_disk(line: str) -> None:
-    """Write a message of which only the beginning, a program's name, is known."""
-    machine = bare_metal()
-    log(machine, f"{line} does what no pattern for users' names has")
     assert "storage.disk_errors" not in {fault.rule for fault in diagnose(as_examined(machine)).faults}
 
 
