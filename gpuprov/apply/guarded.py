@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -35,7 +35,8 @@ Changed = tuple[NodeOutcome, Failure | None]
 
 @dataclass
 class _Node:
-    """A node during its change; `failure` is the reason if the change was not kept."""
+    """A node during its change; `failure` is the reason if the change was not kept, and `ended` says whether
+    its roles were run to their end, with this `outcome`."""
 
     target: Target
     group: LockedGroup
@@ -44,6 +45,12 @@ class _Node:
     own: Loopback | None = None
     failure: GpuprovError | None = None
     outcome: NodeOutcome = field(default_factory=NodeOutcome)
+    ended: bool = False
+
+    @property
+    def armed(self) -> bool:
+        """Whether the switch was armed, once `_arm` has returned."""
+        return self.session is not None and self.failure is None
 
     @property
     def ports(self) -> list[int]:
@@ -127,22 +134,36 @@ def _first_failed(node: _Node, known: list[_Node]) -> bool:
 def _change(run: RunContext, nodes: list[_Node], part: str) -> None:
     """Change nodes under the dead man's switch: arm it, run the roles, keep or revert each node's change.
 
-    Failures are recorded in the nodes. A node on which the switch could not be armed is not changed.
+    Failures are recorded in the nodes. A node on which the switch could not be armed is not changed. If the
+    roles are interrupted, also by Ctrl-C, each change is reverted, and what interrupted them is raised again.
     """
     guard = Guard(run.consent.guard_s, run.options.dispatch.password)
-    with ExitStack() as sessions, ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
-        list(pool.map(lambda node: _arm(run, node, sessions, guard), nodes))
-        armed = {node.target.name: node for node in nodes if node.failure is None}
-        if not armed:
-            return
-        run.narrate(
-            f"{fold(armed)}: the old SSH and firewall return in {guard.seconds} s unless a new login works"
-        )
-        tokens = {"ssh_hardening_guard": run.id, "firewall_guard": run.id}
-        variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
-        for name, outcome in run_playbook("site", variables, run, part=part).items():
-            armed[name].outcome = outcome
-        list(pool.map(lambda node: _conclude(run, node, guard), armed.values()))
+    with ExitStack() as sessions:
+        try:
+            _each(lambda node: _arm(run, node, sessions, guard), nodes)
+            _play(run, {node.target.name: node for node in nodes if node.armed}, part)
+        finally:
+            _each(lambda node: _conclude(run, node, guard), [node for node in nodes if node.armed])
+
+
+def _each(work: Callable[[_Node], None], nodes: list[_Node]) -> None:
+    """Do the work on all nodes at once. It is waited for on each node on which it began, also if this is
+    interrupted.
+    """
+    with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        list(pool.map(work, nodes))
+
+
+def _play(run: RunContext, armed: dict[str, _Node], part: str) -> None:
+    """Run the roles on the armed nodes, and store the outcomes in them; raises as `run_playbook`."""
+    if not armed:
+        return
+    seconds = run.consent.guard_s
+    run.narrate(f"{fold(armed)}: the old SSH and firewall return in {seconds} s unless a new login works")
+    tokens = {"ssh_hardening_guard": run.id, "firewall_guard": run.id}
+    variables = {name: {**node.variables, **tokens} for name, node in armed.items()}
+    for name, outcome in run_playbook("site", variables, run, part=part).items():
+        armed[name].outcome, armed[name].ended = outcome, True
 
 
 def _arm(run: RunContext, node: _Node, sessions: ExitStack, guard: Guard) -> None:
@@ -201,7 +222,12 @@ def _conclude(run: RunContext, node: _Node, guard: Guard) -> None:
 
     A reverted change is recorded as a failure, unless the node reports that it was kept.
     """
-    failure = _prove(node, guard, run.id) if node.outcome.ok else GpuprovError("a role failed")
+    if not node.ended:
+        failure: GpuprovError | None = GpuprovError("the roles were interrupted")
+    elif node.outcome.ok:
+        failure = _prove(node, guard, run.id)
+    else:
+        failure = GpuprovError("a role failed")
     if failure:
         name = node.target.name
         run.narrate(f"{name}: {failure.seen}; waiting until it has its old SSH and firewall again")

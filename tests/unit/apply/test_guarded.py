@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,6 +131,33 @@ def test_a_change_that_the_node_says_it_kept_is_no_failure(
 ) -> None:
     fleet = Fleet(monkeypatch, answer={"a1"})
     assert fleet.apply(tmp_path, one=group("a1", "a2")) == {"a1": "", "a2": ""}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GpuprovError("no Ansible"), OSError("disk full")])
+def test_changes_are_reverted_if_the_roles_are_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Any
+) -> None:
+    fleet = Fleet(monkeypatch, arm={"c1"})
+    monkeypatch.setattr(gpuprov.apply.guarded, "run_playbook", Mock(side_effect=error))
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        fleet.apply(tmp_path, one=group("a1", "a2"), two=group("b1"), three=group("c1"))
+    assert sorted(fleet.undone) == ["a1", "b1"]
+
+
+def test_nodes_are_disarmed_if_arming_others_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet = Fleet(monkeypatch)
+
+    def arm(session: Any, guard: Guard, token: str) -> None:
+        """Raise KeyboardInterrupt for b1."""
+        if session.name == "b1":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpuprov.apply.guarded, "arm", arm)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.apply(tmp_path, one=group("a1"), two=group("b1"))
+    assert (fleet.ran, sorted(fleet.undone)) == ([], ["a1", "b1"])
 
 
 def rules(**networks: list[str]) -> dict[str, Any]:
