@@ -13,6 +13,7 @@ ARGUMENTS = {
     "enabled": {"type": "bool"},
     "state": {"type": "str", "choices": ["started", "stopped", "restarted"]},
     "daemon_reload": {"type": "bool", "default": False},
+    "condition": {"type": "list", "elements": "str", "default": []},
 }
 
 

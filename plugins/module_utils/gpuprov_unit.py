@@ -15,6 +15,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 RUNNING = ("active", "activating", "reloading", "refreshing")
@@ -53,7 +54,12 @@ def main() -> None:
 
 
 def settle(
-    name: str, enabled: "bool | None", state: "str | None", daemon_reload: bool, check: bool
+    name: str,
+    enabled: "bool | None",
+    state: "str | None",
+    daemon_reload: bool,
+    check: bool,
+    condition: "Sequence[str]" = (),
 ) -> "dict[str, Any]":
     """Bring the unit to its state; return the task's result: `changed`, and `acts`, the verbs of systemctl.
 
@@ -62,10 +68,13 @@ def settle(
         state: `started`, `stopped` or `restarted`; None: not changed.
         daemon_reload: whether systemd reads its files first; that does not count as a change.
         check: change nothing, and return what would be done.
+        condition: a command without which nothing is changed if it fails; not run with `check`.
 
     Raises:
-        Failed: systemd has no such unit, or refuses.
+        Failed: the condition does not hold, systemd has no such unit, or refuses.
     """
+    if condition and not check:
+        require(condition, name)
     at_boot = boot_verbs(name, enabled)
     # For these verbs `systemctl` reads the unit's file, and makes systemd read it again afterwards.
     reload = ["daemon-reload"] if daemon_reload and not at_boot else []
@@ -75,6 +84,17 @@ def settle(
     for verb in now if not check else ():
         act(verb, name)
     return {"changed": bool(at_boot + now), "acts": at_boot + now}
+
+
+def require(condition: "Sequence[str]", name: str) -> None:
+    """Run the command on which a change depends.
+
+    Raises:
+        Failed: the command failed.
+    """
+    status, said = run(condition)
+    if status:
+        raise Failed("{} was not changed: {}".format(name, said.rpartition("\n")[2] or status))
 
 
 def boot_verbs(name: str, enabled: "bool | None") -> "list[str]":
@@ -147,9 +167,18 @@ def ask(*words: str) -> "tuple[int, str]":
     Raises:
         Failed: there is no systemctl.
     """
+    return run(("systemctl",) + words)
+
+
+def run(command: "Sequence[str]") -> "tuple[int, str]":
+    """Return a command's exit status and output, or its error output if it failed and printed nothing.
+
+    Raises:
+        Failed: there is no such program.
+    """
     try:
         done = subprocess.run(  # noqa: UP022 - Python 3.6
-            ("systemctl",) + words,
+            command,
             check=False,
             env={**os.environ, "LC_ALL": "C.UTF-8"},  # its messages are compared here
             stdin=subprocess.DEVNULL,
@@ -157,6 +186,6 @@ def ask(*words: str) -> "tuple[int, str]":
             stderr=subprocess.PIPE,
         )
     except FileNotFoundError:
-        raise Failed("the node has no systemctl") from None
+        raise Failed(f"the node has no {command[0]}") from None
     output, errors = (each.decode(errors="replace").strip() for each in (done.stdout, done.stderr))
     return done.returncode, output or (errors if done.returncode else "")

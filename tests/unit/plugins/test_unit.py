@@ -110,6 +110,22 @@ def test_check_mode_says_what_would_be_done(asked: Path) -> None:
     assert changing(asked) == []
 
 
+def test_nothing_is_changed_if_the_condition_fails(asked: Path) -> None:
+    no = ["sh", "-c", "echo late >&2; exit 3"]
+    with pytest.raises(unit.Failed, match=r"^docker\.service was not changed: late$"):
+        unit.settle("docker.service", True, "started", daemon_reload=True, check=False, condition=no)
+    assert not asked.exists()
+
+
+def test_the_condition_is_checked_before_a_change_only(asked: Path, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    for check in (True, False):
+        assert not ran.exists()
+        unit.settle("docker.service", True, None, False, check, ["touch", str(ran)])
+    assert ran.exists()
+    assert changing(asked) == ["enable docker.service"]
+
+
 def test_a_tree_that_is_not_booted_has_its_unit_enabled(asked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOWN", "")  # "Running in chroot, ignoring command 'show'", to standard error
     assert acts(True, "started") == ["enable"]
