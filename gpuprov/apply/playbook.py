@@ -136,6 +136,7 @@ def run_playbook(
     *,
     part: str = "",
     variables: dict[str, Any] | None = None,
+    task_s: int | None = None,
 ) -> dict[str, NodeOutcome]:
     """Run one of gpuprov's playbooks on some nodes.
 
@@ -145,12 +146,13 @@ def run_playbook(
         run: the run; the inventory, the events and Ansible's own output are written to its folder.
         part: a subfolder to use instead, for a playbook that runs several times.
         variables: variables for every host and for the plays themselves.
+        task_s: time limit in seconds of a task that states none; None: `TASK_S`.
 
     Raises:
         GpuprovError: Ansible itself could not run.
         CrewLost: as `change`.
     """
-    play = partial(_play, playbook, part=part, variables=variables)
+    play = partial(_play, playbook, part=part, variables=variables, task_s=task_s or TASK_S)
     found = change(play, run, nodes, answer=NodeOutcome)
     return {name: NodeOutcome.of(name, outcome) for name, outcome in found.items()}
 
@@ -162,6 +164,7 @@ def _play(
     *,
     part: str,
     variables: dict[str, Any] | None,
+    task_s: int,
 ) -> dict[str, NodeOutcome]:
     """Run a playbook on nodes with `ansible-playbook` on this machine; return node → outcome.
 
@@ -188,7 +191,7 @@ def _play(
         process = subprocess.Popen(
             [*_command(playbook, inventory, variables or {}, run.options), *_without_roles(nodes)],
             cwd=scratch,  # Ansible runs plugins of shells in the current folder, which may be another user's
-            env=_environment(events, Path(scratch)) | _leases(run) | own,
+            env=_environment(events, Path(scratch), task_s) | _leases(run) | own,
             stdin=subprocess.PIPE,  # not the terminal: no program may wait for input there
             pass_fds=[run.leases.handle] if run.leases and run.leases.handle is not None else [],
             stdout=output,
@@ -272,7 +275,7 @@ def _without_roles(nodes: Mapping[str, dict[str, Any]]) -> list[str]:
     return ["--skip-tags", ",".join(unused)] if unused else []
 
 
-def _environment(events: Path, scratch: Path) -> dict[str, str]:
+def _environment(events: Path, scratch: Path, task_s: int) -> dict[str, str]:
     """Return the environment of ansible-playbook: a lock gives the same run everywhere."""
     return {
         **ansible_environment(scratch),
@@ -285,7 +288,7 @@ def _environment(events: Path, scratch: Path) -> dict[str, str]:
         "ANSIBLE_TRANSPORT": "gpuprov_ssh",
         "ANSIBLE_BECOME_PLUGINS": str(share("plugins") / "become"),
         "ANSIBLE_BECOME_METHOD": "gpuprov_sudo",
-        "ANSIBLE_TASK_TIMEOUT": str(TASK_S),
+        "ANSIBLE_TASK_TIMEOUT": str(task_s),
         "GPUPROV_ANSWER_BYTES": str(ANSWER_BYTES),
         "ANSIBLE_SSH_ARGS": SSH_ARGUMENTS,
         "ANSIBLE_SSH_CONTROL_PATH_DIR": str(scratch / "cp"),

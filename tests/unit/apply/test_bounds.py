@@ -40,7 +40,9 @@ Run = Callable[..., dict[str, NodeOutcome]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs tasks on the nodes `good` and `bad`; on the latter `ssh` is a shell command."""
 
-    def run(bad: str, tasks: list[dict[str, Any]], **own: Any) -> dict[str, NodeOutcome]:
+    def run(
+        bad: str, tasks: list[dict[str, Any]], task_s: int | None = None, **own: Any
+    ) -> dict[str, NodeOutcome]:
         """Run the tasks; return each node's outcome."""
         for folder in ("bin", "run", "home"):
             (tmp_path / folder).mkdir()
@@ -59,7 +61,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         group = group.model_copy(update={"hosts": {each: f"{each}.example" for each in ("good", "bad")}})
         lock = lock.model_copy(update={"groups": {name: group}})
         own = {"ansible_become": False, **own}
-        return playbook.run_playbook("site", {"good": own, "bad": own}, RunContext(lock, tmp_path / "run"))
+        nodes = {"good": own, "bad": own}
+        return playbook.run_playbook("site", nodes, RunContext(lock, tmp_path / "run"), task_s=task_s)
 
     return run
 
@@ -78,11 +81,8 @@ def running(pids: Path) -> list[int]:
 
 
 @pytest.mark.timeout(60)
-def test_a_silent_node_fails_alone_and_the_others_go_on(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(playbook, "TASK_S", 3, raising=False)
-    found = run("exec sleep 500", [ONE, TWO])
+def test_a_silent_node_fails_alone_and_the_others_go_on(run: Run, tmp_path: Path) -> None:
+    found = run("exec sleep 500", [ONE, TWO], task_s=3)
     assert found["good"] == NodeOutcome(changed=2)
     assert re.search(r"Timed out after 3 second|expected time frame \(3\)", message(found["bad"]))
     assert running(tmp_path / "pids") == []

@@ -45,7 +45,7 @@ class Fleet:
     def apply(self, tmp_path: Path, leases: Any = None, **groups: LockedGroup) -> dict[str, str]:
         """Apply to every node; return node → reason of its failure, or ""."""
         lock = Lock(inputs="", groups=groups)
-        run = RunContext(lock, tmp_path, Options(Dispatch(forks=2)), Consent(guard_s=1), leases=leases)
+        run = RunContext(lock, tmp_path, Options(Dispatch(forks=2)), Consent(guard_s=180), leases=leases)
         outcomes = run_guarded(run, {name: {} for name in lock.hosts()})
         return {name: each.failed[-1]["msg"] if each.failed else "" for name, each in outcomes.items()}
 
@@ -64,6 +64,7 @@ class Fleet:
     def _run_playbook(self, playbook: str, nodes: dict[str, Any], run: RunContext, **how: Any) -> Any:
         """Record the nodes of a playbook; return a failure for those on which a role fails."""
         self.ran.append(sorted(nodes))
+        assert how["task_s"] == 90  # half of the guard
         assert {each["ssh_hardening_guard"] for each in nodes.values()} == {run.id}
         failed = [{"msg": "a role failed"}]
         return {name: NodeOutcome(failed=failed * (name in self.fails["role"])) for name in nodes}

@@ -141,7 +141,7 @@ def test_paths_of_a_lock_are_those_of_the_current_folder(
 
 
 def test_facts_of_a_node_replace_no_variable(tmp_path: Path) -> None:
-    assert playbook._environment(tmp_path / "events", tmp_path)["ANSIBLE_INJECT_FACT_VARS"] == "0"
+    assert playbook._environment(tmp_path / "events", tmp_path, 900)["ANSIBLE_INJECT_FACT_VARS"] == "0"
 
 
 CONNECT = """
