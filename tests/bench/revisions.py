@@ -3,12 +3,13 @@
     scripts/bench revisions --against REVISION [--rounds 2] [--nodes 4] [--once]
 
 Each revision locks with its own code, applies to new nodes with a module that one builder compiles and
-reboots them (`once`; DKMS is real, a stub replaces the compiler), applies a changed clock (`apply`), applies
-again without changes (`again`), runs drift (`drift`) and upgrades to another driver (`upgrade`). The order of
-the revisions changes from round to round: an even number of rounds is fair. --once leaves out all steps but
-the first, whose time varies most (packages of new nodes), for more rounds of it. The ratio is that of the
-medians. Processor seconds are those of the nodes and of gpuprov; other load on the machine changes them
-little.
+reboots them (`once`; DKMS is real, a stub replaces the compiler), applies changed clocks (`apply`), applies
+again without changes (`again`), runs drift (`drift`) and upgrades to another driver (`upgrade`). Both have
+nodes of their own, and take turns in each step: the speed of a shared machine changes within minutes. The
+order of the revisions changes from turn to turn and from round to round: an even number of rounds is fair.
+--once leaves out all steps but the first, whose time varies most (packages of new nodes), for more rounds of
+it. The ratio is that of the medians. Processor seconds are those of the nodes and of gpuprov; other load on
+the machine changes them less.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,10 @@ from tests.lab.stub_compiler import play_compiler
 
 BAR = 1.05
 NEWER, OLDER = "535.309.01", "535.261.03"
-REPEATS = {"again": 3, "drift": 5}
+REPEATS = {"apply": 4, "again": 4, "drift": 6}
 """Repetitions of short steps in a round; other steps run once."""
+GRAPHICS_MHZ = (1395, 1380)
+"""Clocks of the graphics engine that `apply` sets in turn; the GPUs of the lab's nodes offer both."""
 Cost = tuple[float, float]
 """Wall and processor seconds of one step."""
 Times = dict[str, list[Cost]]
@@ -77,16 +79,13 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    times: dict[str, Times] = {"before": defaultdict(list), "now": defaultdict(list)}
     here = Path(__file__).parents[2]
     with ExitStack() as stack:
         before = Revision("before", stack.enter_context(worktree(here, options.against)))
-        revisions = [before, Revision("now", here)]
-        lab = stack.enter_context(Lab(f"bench-revisions-{os.getpid()}"))
+        sides = [Side.enter(stack, each) for each in (before, Revision("now", here))]
         for turn in range(options.rounds):
-            for revision in revisions if turn % 2 == 0 else reversed(revisions):
-                measure(lab, revision, options.nodes, times[revision.name], only_once=options.once)
-    return report(times)
+            measure(sides[:: 1 if turn % 2 == 0 else -1], options.nodes, only_once=options.once)
+    return report(*(side.times for side in sides))
 
 
 @contextmanager
@@ -102,65 +101,88 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def measure(lab: Lab, revision: Revision, count: int, times: Times, *, only_once: bool) -> None:
-    """Run one revision's steps on new nodes, or only the first of them."""
-    nodes = lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)])
-    for node in nodes:
-        play_compiler(node, NEWER, OLDER)
-        begin(node)
-    with tempfile.TemporaryDirectory(prefix="gpuprov-bench-") as name:
-        folder = Path(name)
-        state(lab, revision, folder, OLDER)
-        (folder / "fleet.lock.yml").rename(folder / "other.lock.yml")
-        state(lab, revision, folder, NEWER)
-        step = partial(timed, lab, revision, folder, times)
-        step("once", "apply", "--yes")
-        if not only_once:
-            later_steps(lab, revision, folder, step)
-    lab.down([node.name for node in nodes])
+@dataclass
+class Side:
+    """A revision with a lab, a folder for its fleet and its costs."""
+
+    revision: Revision
+    lab: Lab
+    folder: Path
+    times: Times = field(default_factory=lambda: defaultdict(list))
+
+    @classmethod
+    def enter(cls, stack: ExitStack, revision: Revision) -> Side:
+        """Make the lab and the folder, which are removed with the stack."""
+        lab = stack.enter_context(Lab(f"bench-revisions-{os.getpid()}-{revision.name}"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-bench-"))
+        return cls(revision, lab, Path(folder))
+
+    def begin(self, count: int) -> None:
+        """Replace the nodes by new ones, and lock two drivers for them."""
+        self.lab.down()
+        for node in self.lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)]):
+            play_compiler(node, NEWER, OLDER)
+            begin(node)
+        self.lock(OLDER)
+        (self.folder / "fleet.lock.yml").replace(self.folder / "other.lock.yml")
+        self.lock(NEWER)
+
+    def lock(self, driver: str, **settings: Any) -> None:
+        """Write a fleet of the lab's nodes, and lock it with the revision's own code."""
+        fleet = yaml.safe_load(self.lab.fleet("hgx-a100-4"))
+        [group] = fleet["groups"].values()
+        group["stack"] = {
+            "repository": "distribution",
+            "driver": driver,
+            "module_build": "once",
+            "builder": "node1",
+        }
+        group["settings"] = {**group.get("settings", {}), **settings}
+        fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": {"settle_s": 0}}
+        (self.folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
+        self.revision.run(self.folder, "lock")
+
+    def step(self, what: str, *words: str) -> None:
+        """Measure a command, and print its cost."""
+        wall, processor = time.perf_counter(), processor_s(self.lab)
+        self.revision.run(self.folder, *words)
+        cost = time.perf_counter() - wall, processor_s(self.lab) - processor
+        self.times[what].append(cost)
+        print(f"  {self.revision.name} {what}: {cost[0]:.1f} s, processor {cost[1]:.1f} s", flush=True)
 
 
-def later_steps(lab: Lab, revision: Revision, folder: Path, step: Callable[..., None]) -> None:
-    """Run the steps after the first on the same nodes."""
-    state(lab, revision, folder, NEWER, clocks={"graphics": 1395, "memory": 1593})
-    step("apply", "apply", "--yes")
-    step("again", "apply", "--yes")
-    step("drift", "drift")
-    step("upgrade", "upgrade", "--to", "other.lock.yml", "--yes")
+def measure(sides: Sequence[Side], count: int, *, only_once: bool) -> None:
+    """Run the steps on new nodes of both sides, or only the first step."""
+    for side in sides:
+        side.begin(count)
+    for side, _ in turns(sides, "once"):
+        side.step("once", "apply", "--yes")
+    if only_once:
+        return
+    for side, turn in turns(sides, "apply"):
+        side.lock(NEWER, clocks={"graphics": GRAPHICS_MHZ[turn % 2], "memory": 1593})
+        side.step("apply", "apply", "--yes")
+    for what, *words in (
+        ("again", "apply", "--yes"),
+        ("drift", "drift"),
+        ("upgrade", "upgrade", "--to", "other.lock.yml", "--yes"),
+    ):
+        for side, _ in turns(sides, what):
+            side.step(what, *words)
 
 
-def state(lab: Lab, revision: Revision, folder: Path, driver: str, **settings: Any) -> None:
-    """Write a fleet of the lab's nodes, and lock it with a revision's own code."""
-    fleet = yaml.safe_load(lab.fleet("hgx-a100-4"))
-    [group] = fleet["groups"].values()
-    group["stack"] = {
-        "repository": "distribution",
-        "driver": driver,
-        "module_build": "once",
-        "builder": "node1",
-    }
-    group["settings"] = {**group.get("settings", {}), **settings}
-    fleet |= {"reboot": {"allowed": True, "timeout_s": 60}, "rollout": {"settle_s": 0}}
-    (folder / "fleet.yml").write_text(yaml.safe_dump(fleet))
-    revision.run(folder, "lock")
+def turns(sides: Sequence[Side], what: str) -> Iterator[tuple[Side, int]]:
+    """Yield each side and the number of the turn, for all repetitions of a step."""
+    for turn in range(REPEATS.get(what, 1)):
+        yield from ((side, turn) for side in sides[:: 1 if turn % 2 == 0 else -1])
 
 
-def timed(lab: Lab, revision: Revision, folder: Path, times: Times, what: str, *words: str) -> None:
-    """Measure a command; print each figure at once."""
-    for _ in range(REPEATS.get(what, 1)):
-        wall, processor = time.perf_counter(), processor_s(lab)
-        revision.run(folder, *words)
-        cost = time.perf_counter() - wall, processor_s(lab) - processor
-        times[what].append(cost)
-        print(f"  {revision.name} {what}: {cost[0]:.1f} s, processor {cost[1]:.1f} s")
-
-
-def report(times: dict[str, Times]) -> int:
+def report(before: Times, now: Times) -> int:
     """Print a line for each step and kind of seconds; return the exit code, which wall seconds decide."""
     print(f"{'step':<20}{'before s':>10}{'now s':>10}{'ratio':>8}   before / now, each")
-    ratios = [_ratio(what, old, times["now"][what], 0, "wall") for what, old in times["before"].items()]
-    for what, old in times["before"].items():
-        _ratio(what, old, times["now"][what], 1, "processor")
+    ratios = [_ratio(what, old, now[what], 0, "wall") for what, old in before.items()]
+    for what, old in before.items():
+        _ratio(what, old, now[what], 1, "processor")
     print(f"at most x {BAR}")
     return int(max(ratios) > BAR)
 
