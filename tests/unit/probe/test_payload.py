@@ -272,6 +272,18 @@ def test_what_is_sent_stays_small() -> None:
     assert "\n" not in payload.command
 
 
+def test_each_node_has_its_own_question() -> None:
+    """Unpack what three nodes are sent: the beginning is compressed once for all of them."""
+    logins = ("one", "two", "three")
+    sent = [build(Parameters(login=login), become=False) for login in logins]
+    programs = [zlib.decompress(base64.b64decode(each.stdin)).decode() for each in sent]
+    for login, payload, program in zip(logins, sent, programs, strict=True):
+        begin, call = program.rsplit("\nmain(json.loads(", 1)
+        assert begin == programs[0].rsplit("\nmain(json.loads(", 1)[0]
+        assert f'"login": "{login}"' in call
+        assert payload.nonce in call
+
+
 def test_answers_are_json_of_one_schema() -> None:
     facts = ask(Parameters(collectors=("system",)))
     again = Facts.from_answer(json.loads(json.dumps(facts.to_answer())))
