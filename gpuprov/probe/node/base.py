@@ -366,17 +366,35 @@ def _drain(child: "subprocess.Popen[bytes]", deadline: float) -> "tuple[bytes, b
     return b"".join(outputs[0]), b"".join(outputs[1])
 
 
-_HIDE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?-?key|credential)[\w.-]*"
-_ASSIGNED = re.compile(rf"""(?i)(\b{_HIDE}["']?\s*[=:]\s*["']?)[^\s"',;]+""")
-_OPTION = re.compile(rf"(?i)(--{_HIDE}\s+)[^\s;]+")
+_WORDS = re.compile("(?i)passw(?:or)?d|secret|token|api_?-?key|credential")
+_NAME = r"(?<![\w.-])[\w.-]+"
+"""A name from its beginning: users choose texts, and a pattern that also begins inside of names takes the
+square of their length.
+"""
+_ASSIGNED = re.compile(_NAME + r"""["']?\s*[=:]\s*["']?"""), re.compile(r"""[^\s"',;]+""")
+_OPTION = re.compile(_NAME + r"\s+"), re.compile(r"[^\s;]+")
 _IN_URL = re.compile(r"(\w://)[^/\s\"']+@")
 HIDDEN = "(hidden)"
 
 
 def redact(text: str) -> str:
     """Return the text with values of passwords, tokens and keys as `(hidden)`, also those inside URLs."""
-    text = _OPTION.sub(r"\1" + HIDDEN, _ASSIGNED.sub(r"\1" + HIDDEN, text))
+    text = _hide(_hide(text, "", *_ASSIGNED), "--", *_OPTION)
     return _IN_URL.sub(r"\1" + HIDDEN + "@", text)
+
+
+def _hide(text: str, begin: str, name: "re.Pattern[str]", value: "re.Pattern[str]") -> str:
+    """Return the text with `(hidden)` for each value after a secret's name, whose word follows `begin`."""
+    parts, end = [], 0  # type: list[str], int
+    for found in name.finditer(text):
+        place = found.group().find(begin)
+        if found.start() < end or place < 0 or not _WORDS.search(found.group(), place):
+            continue
+        hidden = value.match(text, found.end())
+        if hidden:
+            parts += [text[end : found.end()], HIDDEN]
+            end = hidden.end()
+    return "".join(parts) + text[end:]
 
 
 def blot_value(value: "Any", name: str = "") -> "Any":
@@ -389,5 +407,5 @@ def blot_value(value: "Any", name: str = "") -> "Any":
     if isinstance(value, list):
         return [blot_value(inner, name) for inner in value]
     if isinstance(value, str):
-        return HIDDEN if re.match("(?i)^" + _HIDE + "$", name) else redact(value)
+        return HIDDEN if _WORDS.search(name) else redact(value)
     return value

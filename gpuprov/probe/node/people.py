@@ -35,7 +35,7 @@ their own.
 """
 VARIABLES_AT_MOST = 256
 VARIABLE_LIMIT = 300
-"""Maximum number of characters of a variable."""
+"""Maximum number of characters of a variable's name, and of its value."""
 ENVIRONMENT_LIMIT = 65536
 """Bytes of a program's variables that are read: a user chooses their number and length."""
 ANSWER_S = 0.01
@@ -161,6 +161,7 @@ def variables_of(pid: str, wanted: "re.Pattern[str]", people: People) -> "Values
         return None
     for entry in text.split("\0"):
         name, equals, value = entry.partition("=")
-        if equals and len(found) < VARIABLES_AT_MOST and wanted.match(name):
+        fits = equals and len(name) <= VARIABLE_LIMIT
+        if fits and len(found) < VARIABLES_AT_MOST and wanted.match(name):
             found[name] = blot_value(value[:VARIABLE_LIMIT], name)[:VARIABLE_LIMIT]
     return found

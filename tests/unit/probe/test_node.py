@@ -37,6 +37,24 @@ def test_secrets_are_hidden(text: str, hidden: str) -> None:
     assert base.redact(text) == hidden
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("piece", ["token-", "a=", "token=", "--token ", "token ", "-", "a://", "token = "])
+def test_long_texts_of_users_take_little_time(piece: str) -> None:
+    """Hide in 1 MiB, as a name and as a text; a search that begins inside of names takes hours for it."""
+    text = piece * ((1 << 20) // len(piece)) + "!"
+    begun = time.process_time()
+    base.blot_value(text, "NCCL_" + text)
+    base.blot_value(text, "NCCL_A")
+    assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize(
+    "text", ["a=token=pa55", "x.y-token : 'pa55'", "--a --my-secret\tpa55;", "-token=pa55"]
+)
+def test_names_are_found_in_other_texts(text: str) -> None:
+    assert "pa55" not in base.redact(text)
+
+
 def test_secrets_in_json_are_hidden_by_name() -> None:
     value = {
         "log-opts": {"splunk-token": "pa55", "tag": "x"},
