@@ -14,8 +14,8 @@ from gpuprov.cli.common.added import summaries
 from gpuprov.cli.common.verbs import overview
 
 GARBAGE = 200_000
-"""Objects after which cyclic garbage is collected, more than the imports make: at Python's 700 this takes 14 %
-of the processor time of drift, at 50,000 still 6 %.
+"""Objects after which cyclic garbage is collected, more than the imports make: at Python's 700 this takes
+14 % of the processor time of drift, at 50,000 still 6 %.
 """
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuprov_place import Place
 from gpuprov_replace import replace
 
+from gpuprov.health.memory import DRAINING
 from gpuprov.health.verdict import VERDICTS
 from gpuprov.untrusted import on_one_line
 
@@ -76,10 +78,13 @@ def _label(value: object) -> str:
     return "".join(each if each.isalnum() or each in "._-" else "_" for each in str(value)[:80])
 
 
-def save(path: str, text: str, mode: int = 0o644) -> None:
+def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool] = lambda _: False) -> None:
     """Replace a file in one step; if that fails, remove it, so that the old one is not taken for new.
 
     The folder of the metrics is another user's, so links in the path are followed as `gpuprov_place` states.
+
+    Args:
+        keep: whether an old file with this text stays if it cannot be replaced.
 
     Raises:
         OSError: it cannot be written.
@@ -88,18 +93,35 @@ def save(path: str, text: str, mode: int = 0o644) -> None:
         replace(path, text.encode(), mode, (os.geteuid(), os.getegid()))
     except OSError:
         with contextlib.suppress(OSError):
-            remove(path)
+            remove(path, keep)
         raise
 
 
-def remove(path: str) -> None:
-    """Remove a file, or a link in its place.
+def remove(path: str, keep: Callable[[str], bool] = lambda _: False) -> None:
+    """Remove a file, or a link in its place, unless `keep` returns True for the text of the file.
 
     Raises:
         OSError: it is missing or cannot be removed, or the path leads through another user's link.
     """
     with Place(path) as place:
-        os.unlink(place.name, dir_fd=place.folder)
+        if not keep(_text(place)):
+            os.unlink(place.name, dir_fd=place.folder)
+
+
+def _text(place: Place) -> str:
+    """Return the first 64 KiB of a file; "" if it is a link, not readable or no file."""
+    try:
+        handle = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place.folder)
+    except OSError:
+        return ""
+    with open(handle, "rb") as file:
+        is_file = stat.S_ISREG(os.fstat(handle).st_mode)
+        return file.read(1 << 16).decode(errors="replace") if is_file else ""
+
+
+def drains(metrics: str) -> bool:
+    """Return whether metrics state a verdict that drains the node: an alert on it must not end with them."""
+    return any(f'gpuprov_health_verdict{{verdict="{each}"}} 1' in metrics.splitlines() for each in DRAINING)
 
 
 def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> dict[str, str]:
@@ -113,7 +135,7 @@ def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> 
     failed = {}
     for path, text in texts.items():
         try:
-            save(path, text)
+            save(path, text, keep=drains if path == textfile else lambda _: False)
         except OSError as error:
             failed[path] = str(error.strerror or error)
     return failed

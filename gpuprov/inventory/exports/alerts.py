@@ -114,7 +114,7 @@ OF_NODES = (
     Alert("GpuprovNodeUnknown", f'{VERDICT}{{verdict="unknown"}} == 1',
           "warning", "the health of {{ $labels.node }} is not known",
           "journalctl -u gpuprov-health, on the node", "15m", OF_HEALTH),
-    # A killed timer leaves the last file, whose metrics stay; a full disk, where none can be written, none.
+    # A killed timer leaves the last file, whose metrics stay; a full disk leaves it if it states a drain.
     Alert("GpuprovHealthStale",
           "time() - max_over_time(gpuprov_health_run_timestamp_seconds[1d])"
           " > 2 * max_over_time(gpuprov_health_valid_seconds[1d])",

@@ -10,6 +10,7 @@ import sys
 import threading
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,6 +305,27 @@ def test_metrics_that_cannot_be_written_hide_no_verdict(
     isolated(node)
     assert start(node) == 0
     assert f"cannot be written: {textfile}: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("faulty", [True, False])
+def test_metrics_that_state_a_drain_stay_if_they_cannot_be_replaced(
+    node: Machine, monkeypatch: pytest.MonkeyPatch, faulty: bool
+) -> None:
+    """Metrics of other verdicts are removed, so that they are not taken for new."""
+    textfile = node.folder / "gpuprov-health.prom"
+    (node.folder / "config").write_text(json.dumps({"textfile": str(textfile)}))
+    isolated(node) if faulty else start(node)
+    before, written = textfile.read_text(), output.replace
+
+    def replace(path: str, *rest: Any) -> None:
+        """Raise OSError for the metrics only."""
+        if path == str(textfile):
+            raise OSError(28, "No space left on device")
+        written(path, *rest)
+
+    monkeypatch.setattr(output, "replace", replace)
+    start(node)
+    assert (textfile.read_text() if textfile.exists() else None) == (before if faulty else None)
 
 
 def test_a_run_that_is_killed_or_fails_hides_no_fault_that_counts(
