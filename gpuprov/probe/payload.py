@@ -161,7 +161,7 @@ def _compressed(modules: tuple[str, ...], call: str) -> bytes:
 
 
 @lru_cache(maxsize=8)
-def _compressor(modules: tuple[str, ...]) -> tuple[bytes, Any]:
+def _compressor(modules: tuple[str, ...]) -> tuple[bytes, zlib._Compress]:
     """Return what a compressor has written of the program, and the compressor, which the nodes share: a
     program of its own for each takes 10 ms.
     """

@@ -384,7 +384,7 @@ def redact(text: str) -> str:
 
 
 def _hide(text: str, begin: str, name: "re.Pattern[str]", value: "re.Pattern[str]") -> str:
-    """Return the text with `(hidden)` for each value after a secret's name, whose word follows `begin`."""
+    """Return the text with `(hidden)` for each value after a name with `begin` and, later, a secret word."""
     parts, end = [], 0  # type: list[str], int
     for found in name.finditer(text):
         place = found.group().find(begin)
