@@ -35,8 +35,9 @@ Changed = tuple[NodeOutcome, Failure | None]
 
 @dataclass
 class _Node:
-    """A node during its change; `failure` is the reason if the change was not kept, and `ended` says whether
-    its roles were run to their end, with this `outcome`."""
+    """A node during its change; `failure` is the reason if the change was not kept, and `ended` states
+    whether its roles were run to their end, with this `outcome`.
+    """
 
     target: Target
     group: LockedGroup

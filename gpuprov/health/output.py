@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,10 +46,7 @@ def metrics(document: Mapping[str, Any], wall: float) -> str:
     rows = [
         "# HELP gpuprov_health_verdict Verdict on this node: 1 for the one that holds.",
         "# TYPE gpuprov_health_verdict gauge",
-        *(
-            f'gpuprov_health_verdict{{verdict="{each}"}} {int(each == document["verdict"])}'
-            for each in VERDICTS
-        ),
+        *(_verdict_row(each, holds=each == document["verdict"]) for each in VERDICTS),
         "# HELP gpuprov_health_fault Fault that counts, by rule of gpuprov doctor and class.",
         "# TYPE gpuprov_health_fault gauge",
         *(
@@ -73,18 +69,23 @@ def metrics(document: Mapping[str, Any], wall: float) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _verdict_row(verdict: str, *, holds: bool) -> str:
+    """Return the row of one verdict in the metrics."""
+    return f'gpuprov_health_verdict{{verdict="{verdict}"}} {int(holds)}'
+
+
 def _label(value: object) -> str:
     """Return a value for a label: names of rules and classes, in which other characters become `_`."""
     return "".join(each if each.isalnum() or each in "._-" else "_" for each in str(value)[:80])
 
 
-def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool] = lambda _: False) -> None:
+def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool] | None = None) -> None:
     """Replace a file in one step; if that fails, remove it, so that the old one is not taken for new.
 
     The folder of the metrics is another user's, so links in the path are followed as `gpuprov_place` states.
 
     Args:
-        keep: whether an old file with this text stays if it cannot be replaced.
+        keep: returns whether the old file at a path stays if it cannot be replaced; None: it does not.
 
     Raises:
         OSError: it cannot be written.
@@ -92,36 +93,30 @@ def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool]
     try:
         replace(path, text.encode(), mode, (os.geteuid(), os.getegid()))
     except OSError:
-        with contextlib.suppress(OSError):
-            remove(path, keep)
+        if not (keep and keep(path)):
+            with contextlib.suppress(OSError):
+                remove(path)
         raise
 
 
-def remove(path: str, keep: Callable[[str], bool] = lambda _: False) -> None:
-    """Remove a file, or a link in its place, unless `keep` returns True for the text of the file.
+def remove(path: str) -> None:
+    """Remove a file, or a link in its place.
 
     Raises:
         OSError: it is missing or cannot be removed, or the path leads through another user's link.
     """
     with Place(path) as place:
-        if not keep(_text(place)):
-            os.unlink(place.name, dir_fd=place.folder)
+        os.unlink(place.name, dir_fd=place.folder)
 
 
-def _text(place: Place) -> str:
-    """Return the first 64 KiB of a file; "" if it is a link, not readable or no file."""
-    try:
-        handle = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place.folder)
-    except OSError:
-        return ""
-    with open(handle, "rb") as file:
-        is_file = stat.S_ISREG(os.fstat(handle).st_mode)
-        return file.read(1 << 16).decode(errors="replace") if is_file else ""
-
-
-def drains(metrics: str) -> bool:
-    """Return whether metrics state a verdict that drains the node: an alert on it must not end with them."""
-    return any(f'gpuprov_health_verdict{{verdict="{each}"}} 1' in metrics.splitlines() for each in DRAINING)
+def states_drain(path: str) -> bool:
+    """Return whether metrics in a file state a verdict that drains the node, whose alert must not end with
+    them; False if they cannot be read.
+    """
+    with contextlib.suppress(OSError), Place(path) as place:
+        rows = place.read().content.decode(errors="replace").splitlines()
+        return any(_verdict_row(each, holds=True) in rows for each in DRAINING)
+    return False
 
 
 def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> dict[str, str]:
@@ -135,7 +130,7 @@ def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> 
     failed = {}
     for path, text in texts.items():
         try:
-            save(path, text, keep=drains if path == textfile else lambda _: False)
+            save(path, text, keep=states_drain if path == textfile else None)
         except OSError as error:
             failed[path] = str(error.strerror or error)
     return failed

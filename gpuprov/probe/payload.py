@@ -118,8 +118,7 @@ def pack(
             rights; None: the first Python 3 of the node's system.
     """
     nonce = secrets.token_hex(8)
-    chosen = json.dumps({**question, "nonce": nonce})
-    program = _compressed(modules, f"\nmain(json.loads({chosen!r}))\n")
+    program = _compressed(modules, _call({**question, "nonce": nonce}))
     secret = b"" if password is None or python is not None else password.encode() + b"\n"
     command = _command(nonce, become, password) if python is None else _by(python)
     return Payload(command, secret + base64.b64encode(program) + b"\n", nonce)
@@ -143,7 +142,12 @@ def _by(python: str) -> str:
 
 def standalone(modules: tuple[str, ...], question: Mapping[str, Any]) -> str:
     """Return a program with its question as the text of a Python file that reads no standard input."""
-    return f"{_program(modules)}\nmain(json.loads({json.dumps(dict(question))!r}))\n"
+    return _program(modules) + _call(question)
+
+
+def _call(question: Mapping[str, Any]) -> str:
+    """Return the end of a program: the call of `main` with its question."""
+    return f"\nmain(json.loads({json.dumps(dict(question))!r}))\n"
 
 
 @lru_cache(maxsize=8)

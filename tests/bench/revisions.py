@@ -117,7 +117,7 @@ class Side:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuprov-bench-"))
         return cls(revision, lab, Path(folder))
 
-    def begin(self, count: int) -> None:
+    def renew(self, count: int) -> None:
         """Replace the nodes by new ones, and lock two drivers for them."""
         self.lab.down()
         for node in self.lab.up(gpu="a100x4", names=[f"node{number + 1}" for number in range(count)]):
@@ -154,7 +154,7 @@ class Side:
 def measure(sides: Sequence[Side], count: int, *, only_once: bool) -> None:
     """Run the steps on new nodes of both sides, or only the first step."""
     for side in sides:
-        side.begin(count)
+        side.renew(count)
     for side, _ in turns(sides, "once"):
         side.step("once", "apply", "--yes")
     if only_once:
