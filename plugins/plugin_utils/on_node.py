@@ -138,13 +138,10 @@ class OnNode(ActionBase):
             question: a value for JSON.
 
         Raises:
-            AnsibleActionFail: the node is no longer leased to this run, the script is not Python, failed, or
-                printed no document.
+            AnsibleActionFail: the node is no longer leased to this run, or the script failed or printed no
+                document.
         """
-        try:
-            program = node_program.script(source, json.dumps(question))
-        except SyntaxError as error:
-            raise AnsibleActionFail(f"{script} is not Python: {error}") from error
+        program = node_program.script(source, json.dumps(question))
         python = _python(task_vars)
         said = self.execute([*python, "-IB", "-"], program, task_vars)
         if said["rc"] == NOT_FOUND:

@@ -36,18 +36,23 @@ import gpuprov_unit
 DOCUMENTED = '''\
 """Title, which
 goes on — to here."""  # a comment
-def one(): "A docstring in one line."
 class Two:
-    """Ü."""; value = "kept"; "dropped"
-
-    """About the value."""
-    text = "kept too"
-if TYPE_CHECKING:
+    r"""Ü, dropped."""
+    value = """kept
+"""
+    """About the value, dropped."""
+    other = one(
+        """kept too""",
+    )
+if TYPE_CHECKING:  # dropped, as is the comment
     from nowhere import dropped
-if not TYPE_CHECKING:
-    other = "kept as well"
+
+if TYPE_CHECKING:
+    import dropped
+else:
+    third = "kept as well"
 fails = one(
-    1)
+    1, 1)
 '''
 
 
@@ -57,7 +62,7 @@ def packed(program: str) -> dict[str, str]:
     return dict(ast.literal_eval(loop.iter))
 
 
-def test_imports_are_those_of_the_syntax() -> None:
+def test_imports_are_not_those_in_strings_nor_for_type_checkers() -> None:
     found = set(node_program.parsed(IMPORTING).imports)
     assert found >= {"json", "gpuprov_node", "gpuprov.files", "gpuprov.files.mutex"}
     assert found >= {"gpuprov_sources", "gpuprov_lines", "gpuprov_place", "gpuprov_devices"}
@@ -96,38 +101,58 @@ def test_modules_that_import_each_other_are_both_packed(tmp_path: Path) -> None:
 
 def test_docstrings_and_what_is_for_type_checkers_are_emptied_and_nothing_else_changes() -> None:
     text = node_program.parsed(DOCUMENTED).text
-    assert "docstring" not in text
     assert "dropped" not in text
     assert len(text.splitlines()) == len(DOCUMENTED.splitlines())
-    names: dict[str, object] = {"__name__": "x", "TYPE_CHECKING": False}
+    names: dict[str, object] = {"__name__": "x", "TYPE_CHECKING": False, "one": lambda text: text}
     with pytest.raises(TypeError) as raised:
         exec(compile(text, "x", "exec"), names)  # noqa: S102
-    assert raised.traceback[-1].lineno == 12  # counted from 0
+    assert raised.traceback[-1].lineno == 17  # counted from 0
     two = names["Two"]
-    assert (getattr(two, "value", None), getattr(two, "text", None)) == ("kept", "kept too")
-    assert names["other"] == "kept as well"
+    assert (getattr(two, "value", None), getattr(two, "other", None)) == ("kept\n", "kept too")
+    assert names["third"] == "kept as well"
 
 
 class Emptied(ast.NodeTransformer):
-    """A program with `""` in place of what is not sent."""
+    """A program with `""` in place of what is not sent, and the names that it imports.
+
+    Attributes:
+        imports: after `from a import b` these are `a` and `a.b`.
+    """
+
+    def __init__(self) -> None:
+        self.imports: list[str] = []
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """Empty what is for type checkers."""
-        for_tools = ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse
-        return ast.Expr(ast.Constant("")) if for_tools else self.generic_visit(node)
+        if ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Expr(ast.Constant(""))]
+        return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         """Empty statements that are only a string."""
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return ast.Expr(ast.Constant("")) if is_text else node
 
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        """Add the modules to `imports`."""
+        self.imports += [alias.name for alias in node.names]
+        return node
 
-@pytest.mark.parametrize("folder", ["gpuprov/**/node", "plugins/module_utils", "roles/*/files"])
-def test_what_is_sent_is_the_same_program(folder: str) -> None:
-    for path in ROOT.glob(folder + "/*.py"):
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        """Add the module, and what is imported from it, to `imports`."""
+        if node.module:
+            self.imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        return node
+
+
+@pytest.mark.parametrize("folder", ["gpuprov", "plugins/module_utils", "roles/*/files"])
+def test_what_is_sent_is_the_program_that_pythons_parser_reads(folder: str) -> None:
+    for path in ROOT.glob(folder + "/**/*.py"):
         source = path.read_text()
-        sent = node_program.parsed(source).text
-        assert ast.dump(ast.parse(sent)) == ast.dump(Emptied().visit(ast.parse(source))), path
+        sent, imports = node_program.parsed(source)
+        parser = Emptied()
+        assert ast.dump(ast.parse(sent)) == ast.dump(parser.visit(ast.parse(source))), path
+        assert list(imports) == parser.imports, path
         assert len(sent.splitlines()) == len(source.splitlines()), path
 
 
@@ -176,6 +201,5 @@ def test_there_is_one_packer() -> None:
 
 
 def test_gpuprov_loads_the_packer_without_ansible() -> None:
-    tree = ast.parse((ROOT / PACKER).read_text())
-    named = {name.partition(".")[0] for name in node_program._imports(ast.walk(tree))}
+    named = {name.partition(".")[0] for name in node_program.parsed((ROOT / PACKER).read_text()).imports}
     assert named <= sys.stdlib_module_names

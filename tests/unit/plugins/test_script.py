@@ -117,7 +117,7 @@ def test_a_script_says_itself_whether_it_changed_anything(answers: dict[str, Any
     ("script", "words"),
     [
         ("refuse.py", "the disk is full; delete something"),
-        ("misspell.py", "misspell.py is not Python: invalid syntax (<unknown>, line 1)"),
+        ("misspell.py", "misspell.py gave no answer: SyntaxError: invalid syntax"),
         ("break.py", "break.py gave no answer: KeyError: 'lock'"),
         ("babble.py", "babble.py gave no answer: nothing of use"),
         ("leave.py", "leave.py gave no answer: it exited with 3"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
 import json
 import os
@@ -11,8 +10,7 @@ import subprocess
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,7 +25,6 @@ from gpuprov.probe.payload import (
     Parameters,
     build,
     parse_answer,
-    without_docs,
 )
 from tests import ROOT
 from tests.unit.programs import write_program
@@ -292,29 +289,6 @@ def test_answers_are_json_of_one_schema() -> None:
         Facts.from_answer({"schema": "gpuprov.facts/2", "collectors": {}})
     with pytest.raises(Missing, match="pci: not collected"):
         _ = facts.pci
-
-
-@pytest.fixture
-def _collector_that_lets_others_run() -> Iterator[None]:
-    """Pause in each collection of garbage, so that other threads run there."""
-
-    def wait(phase: str, about: object) -> None:
-        time.sleep(0.0001)
-
-    before = gc.get_threshold()
-    gc.callbacks.append(wait)
-    gc.set_threshold(50)
-    yield
-    gc.set_threshold(*before)
-    gc.callbacks.remove(wait)
-
-
-@pytest.mark.usefixtures("_collector_that_lets_others_run")
-def test_many_threads_pack_programs_at_once() -> None:
-    sources = [path.read_text() for path in sorted(NODE.glob("*.py"))]
-    alone = [without_docs(source) for source in sources]
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(without_docs, sources * 3)) == alone * 3
 
 
 @pytest.mark.parametrize("step", [1, 3, 50, 1000])
