@@ -42,6 +42,8 @@ ANSWER_S = 0.01
 """Seconds for the kernel to answer about a process, which needs microseconds; only more counts as waiting."""
 WAIT_S = 2.0
 """Seconds of waiting for all users of a node together in a collector; each has an eighth of what is left."""
+ROW_S = 0.02
+"""Processor seconds for one row, which needs a tenth of them; one that takes more counts as several."""
 
 
 class People:
@@ -96,11 +98,13 @@ class People:
     def rows(
         self, pids: "Iterable[str]", row: "Callable[[str], Any]", most: int, least: int = 4096
     ) -> "list[Any]":
-        """Return at most `most` rows of processes, whose users take turns by the size of their rows.
+        """Return at most `most` rows of processes, whose users take turns by the cost of their rows.
+
+        The cost is the size, or the processor time in units of `ROW_S`.
 
         Args:
             row: returns the row of a process, given its number.
-            least: bytes as which a smaller row counts; all together have at most the size of `most` such
+            least: bytes as which a smaller row counts; all together cost at most as much as `most` such
                 rows.
         """
         shares = {}  # type: dict[str, list[str]]
@@ -108,8 +112,11 @@ class People:
             shares.setdefault(self.owner(pid), []).append(pid)
 
         def costly(pids: "list[str]") -> "Costly":
-            for value in map(row, pids):
-                yield max(len(json.dumps(value)), least), [value]
+            for pid in pids:
+                begun = time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID)
+                value = row(pid)
+                took = time.clock_gettime(time.CLOCK_THREAD_CPUTIME_ID) - begun
+                yield max(len(json.dumps(value)), least, least * took / ROW_S), [value]
 
         return in_turn(map(costly, shares.values()), most * least)[0]
 

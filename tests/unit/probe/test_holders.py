@@ -242,6 +242,21 @@ def test_a_user_whose_answers_are_slow_is_waited_for_no_longer_than_one_without(
     assert asked.ask("64", int) == 0
 
 
+def test_slow_rows_of_a_user_count_as_several(proc: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each row of one user take the time of four; the other's come first, and the time is bounded."""
+    with_users(proc, u1000=range(1, 64), u1001=range(64, 80))
+
+    def row(pid: str) -> str:
+        end = time.thread_time() + 4 * people.ROW_S if int(pid) < 64 else 0
+        while time.thread_time() < end:
+            pass
+        return pid
+
+    rows = people.People().rows(map(str, range(1, 80)), row, 24)
+    assert rows[1:4] == ["64", "65", "66"]
+    assert 2 <= sum(int(pid) < 64 for pid in rows) <= 4
+
+
 def test_mappings_that_are_not_known_leave_the_programs_with_open_gpus(
     proc: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
