@@ -90,6 +90,12 @@ def test_a_run_that_was_kept_stays_kept_however_often_one_asks(bare: Node) -> No
     assert (other.returncode, other.stderr) == (3, "the dead man's switch is not armed for other\n")
 
 
+def test_a_later_change_of_a_run_that_was_restored_does_not_count_as_kept(bare: Node) -> None:
+    bare.run(f"T=mine; {ARM}; sh {HOME}/switch disarm mine; {ARM}; sh {HOME}/switch undo mine why")
+    kept = bare.run(f"sh {HOME}/switch disarm mine", check=False)
+    assert (kept.returncode, kept.stderr) == (3, "the time was over, and the old state is restored\n")
+
+
 def test_an_sshd_that_fails_once_is_started_again(bare: Node) -> None:
     bare.run(
         f"T=mine; {ARM}; echo MaxAuthTries 3 >/etc/ssh/sshd_config.d/00-gpuprov.conf; echo 1 >/run/fails"

@@ -232,6 +232,8 @@ give_up() { # disarm, and remove the units and copies
 
 disarm() { # token
     if [ "$(run_in armed)" != "$1" ]; then
+        # A run that is continued has one token for several changes: the last one counts.
+        case $1 in "$(run_in restoring)" | "$(run_in restored)") not_armed "$1" ;; esac
         if exists "$home/kept/$1"; then return 0; fi
         not_armed "$1"
     fi
