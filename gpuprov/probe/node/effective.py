@@ -6,8 +6,10 @@ import re
 import threading
 from contextlib import suppress
 
+import gpuprov_package_files
 import gpuprov_repos
 import gpuprov_sources
+from gpuprov_node import has_dpkg
 
 from gpuprov.probe.node.base import (
     ENVIRONMENT,
@@ -236,7 +238,7 @@ def unpackaged(parameters: "Values") -> "Any":
     driver = [path for path in RUNFILE_TRACES if os.path.exists(path)] + _programs(everybody)
     toolkits = [path for path in sorted(glob.glob("/usr/local/cuda-[0-9]*")) if not os.path.islink(path)]
     libraries = _libraries(everybody)
-    owned = _owned([*driver, *toolkits, *libraries])
+    owned = _owned([*driver, *toolkits, *libraries], parameters["packages"])
     return {
         "driver": [path for path in driver if path not in owned],
         "toolkits": [path for path in toolkits if path not in owned],
@@ -316,20 +318,22 @@ def _has_content(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-def _owned(paths: "list[str]") -> "set[str]":
+def _owned(paths: "list[str]", packages: "list[str]") -> "set[str]":
     """Return the paths that belong to a package, under either name if /lib is a link to /usr/lib; by dpkg, or
     rpm without it.
 
-    Empty without paths.
+    Empty without paths. Of dpkg's lists those of `packages` are read first: they usually have all.
     """
     if not paths:
         return set()
-    if find_program("dpkg-query") is None:
+    if not has_dpkg():
         return {path for path in paths if run_anyway("rpm", "-qf", path)[0] == 0}
     names = {each: path for path in paths for each in _names_of(path)}
-    out = run_anyway("dpkg-query", "-S", *names, seconds=15)[1]
+    owned = {names[path] for path in gpuprov_package_files.in_lists(names, packages)}
+    others = [name for name, path in names.items() if path not in owned]
+    out = run_anyway("dpkg-query", "-S", *others, seconds=15)[1] if others else ""
     rows = (line.rpartition(": ") for line in out.splitlines() if not line.startswith("diversion by "))
-    return {names[path] for _, _, path in rows if path in names}
+    return owned | {names[path] for _, _, path in rows if path in names}
 
 
 def _names_of(path: str) -> "list[str]":

@@ -17,6 +17,7 @@ import pytest
 from gpuprov.drift.judge import judge
 from gpuprov.errors import NodeFailed
 from gpuprov.probe.facts import Facts
+from gpuprov.probe.node import effective
 from gpuprov.roles import Expectation
 from gpuprov.verify.observers import package_files as verify
 from tests.unit.programs import leave_no_room_to_sort
@@ -85,6 +86,27 @@ def drift(names: list[str] = NAMES) -> list[str]:
     found = judge("node", Facts("node", "", 0.0, {"package_files": rows}), [expectation]).drift
     assert not found or found[0].by == tuple(dict.fromkeys(row[1] for row in rows))
     return list(found[0].actual) if found else []
+
+
+def test_dpkg_is_asked_only_for_paths_that_no_package_of_the_lock_lists(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have a library of the lock's package, one of another package, and one of none."""
+    asked: list[str] = []
+
+    def run(*command: str, **_: object) -> tuple[int, str, str]:
+        asked.extend(command)
+        return 1, f"libother: {tree.root}/lib/other\n", "dpkg-query: no path found matching pattern"
+
+    monkeypatch.setattr(effective, "has_dpkg", lambda: True)
+    monkeypatch.setattr(effective, "run_anyway", run)
+    library, other, none = str(tree.library), f"{tree.root}/lib/other", f"{tree.root}/lib/none"
+    assert effective._owned([library], NAMES) == {library}
+    assert asked == []
+    assert effective._owned([library, other, none], NAMES) == {library, other}
+    assert asked[:2] == ["dpkg-query", "-S"]
+    assert {other, none} <= set(asked)
+    assert library not in asked
 
 
 def asking(tree: Tree) -> verify.PackageFiles:
