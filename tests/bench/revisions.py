@@ -60,12 +60,13 @@ class Revision:
     tree: Path
 
     def run(self, folder: Path, *words: str) -> None:
-        """Run a command of this revision in `folder`.
+        """Run a command of this revision in `folder`, with modules that an earlier one has compiled.
 
         Raises:
             AssertionError: another exit code, or a traceback.
         """
-        program = ("env", f"PYTHONPATH={self.tree}", sys.executable, "-m", "gpuprov")
+        as_installed = ("env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPATH={self.tree}")
+        program = (*as_installed, sys.executable, "-m", "gpuprov")
         gpuprov(folder, *words, program=program)
 
 
