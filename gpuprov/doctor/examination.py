@@ -123,6 +123,11 @@ class Examination(Facts):
         return int(self.__dict__.get("_searches", 0))
 
     @property
+    def collected(self) -> datetime:
+        """The time of the collection. Python 3.9 and 3.10 read no `Z` as a time zone."""
+        return datetime.fromisoformat(self.collected_at.replace("Z", "+00:00"))
+
+    @property
     def is_log_whole(self) -> bool:
         """Whether the kernel log has all messages of this boot, or was not read."""
         log = self.collectors.get("kernel_log")
@@ -135,7 +140,7 @@ class Examination(Facts):
         """
         if self.is_log_whole or "kernel_log" in self.missing:
             return ""
-        now, since = datetime.fromisoformat(self.collected_at), self.collectors["kernel_log"]["since"]
+        now, since = self.collected, self.collectors["kernel_log"]["since"]
         age = now.timestamp() - since if isinstance(since, (int, float)) else math.nan
         if not age >= 0:
             return "messages of the kernel may be missing"
@@ -148,7 +153,7 @@ class Examination(Facts):
     def _kernel_log(self) -> tuple[LogLine, ...]:
         """The value of `kernel_log`, read once."""
         raw = self.raw("kernel_log")
-        now = datetime.fromisoformat(self.collected_at).timestamp()
+        now = self.collected.timestamp()
         rows = ((finite(stamp), str(text)[:LOG_LINE]) for stamp, text in raw["kept"])
         return tuple(LogLine(max(0.0, now - stamp), text) for stamp, text in rows)
 

@@ -362,9 +362,7 @@ def boots(seen: Examination) -> Iterator[Fault]:
     times = seen.raw("host_state")["boots"]
     if not times:
         return
-    from datetime import datetime
-
-    now = datetime.fromisoformat(seen.collected_at.replace("Z", "+00:00")).timestamp()
+    now = seen.collected.timestamp()
     recent = [stamp for stamp in times if now - stamp < DAY_S]
     if len(recent) > MANY_BOOTS:
         yield Fault(

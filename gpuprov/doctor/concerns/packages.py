@@ -20,7 +20,7 @@ PATTERNS, DRIVERS = 200, 64
 """Maximum numbers of patterns of unattended-upgrades, and of packages of the driver, that are compared."""
 LENGTH = 100
 """Maximum length of a pattern."""
-SIMPLE = re.compile(r"(?:\((?:\?:)?[\w.|-]*+\)(?![*+?{])|(?:\\[.+-]|[\w.:$^~-])[*+?]?)++")
+SIMPLE = re.compile(r"(?:\((?:\?:)?[\w.|-]*\)(?![*+?{])|(?:\\[.+-]|[\w.:$^~-])[*+?]?)+")
 """A pattern of names without a repeated group; the number of its repetitions and groups is checked
 separately.
 """
