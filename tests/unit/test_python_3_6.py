@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from gpuprov.probe import payload
+from gpuprov.probe.payload import Parameters
 from gpuprov.verify.observers import tuning, user_files
 from tests import ROOT
+from tests.unit.programs import older_python
 
 PROGRAMS = sorted(
     {
@@ -22,7 +29,13 @@ PROGRAMS = sorted(
 )
 MODULES = {"dataclasses", "contextvars", "importlib.resources", "zoneinfo", "tomllib", "graphlib"}
 ARGUMENTS = {"capture_output", "text", "missing_ok", "dirs_exist_ok"}
-METHODS = {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache"}
+COLLECTOR = re.compile(r"(?m)^@collector.*\n+def (\w+)\(")
+METHODS = {"removeprefix", "removesuffix", "isascii", "fromisoformat", "prod", "cache", "CLOCK_BOOTTIME"}
+
+
+def source_of(module: str) -> str:
+    """Return the source of a module by its full name."""
+    return (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
 
 
 def later(text: str) -> Iterator[str]:
@@ -57,10 +70,29 @@ def test_what_verify_runs_there_is_python_3_6(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["from __future__ import annotations", "from dataclasses import dataclass", "import tomllib",
-     "run(['ls'], capture_output=True)", "run(['ls'], text=True)", "name.removeprefix('a')"],
+     "run(['ls'], capture_output=True)", "run(['ls'], text=True)", "name.removeprefix('a')",
+     "time.CLOCK_BOOTTIME"],
 )  # fmt: skip
 def test_what_python_3_6_does_not_have_is_found(text: str) -> None:
     assert len([*later(text)]) == 1
+
+
+@pytest.mark.parametrize("modules", [payload.PROBE, payload.CLOSER_PROBE, payload.STATUS_PROBE])
+def test_collectors_run_in_python_3_6(modules: tuple[str, ...]) -> None:
+    """Read this machine, but for its shells: in Python 3.6 if it is there, else in this Python."""
+    names = {name for module in modules for name in COLLECTOR.findall(source_of(module))}
+    question = {**asdict(Parameters()), "collectors": sorted(names - {"variables", "unpackaged"})}
+    asked = payload.pack(modules, question, become=False, python=older_python("3.6") or sys.executable)
+    command = ["sh", "-c", asked.command]
+    done = subprocess.run(command, input=asked.stdin, capture_output=True, check=False, timeout=60)
+    found = asked.answer(done.stdout, done.stderr)["collectors"]
+    assert found.keys() == set(question["collectors"])
+    errors = {
+        name: value["error"]
+        for name, value in found.items()
+        if isinstance(value, dict) and set(value) == {"error"}
+    }
+    assert [each for each in errors.items() if re.match(r"\w+(?:Error|Exception): ", each[1])] == []
 
 
 @pytest.mark.parametrize("text", ["def f(a, /): pass", "if (a := 1): pass", "with (open(a) as b): pass"])

@@ -40,6 +40,8 @@ FOLDERS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 systemd-system.conf(5)).
 """
 MOUNTS = "/proc/mounts"
+BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", 7)
+"""The kernel's clock of the time since boot, which has no name in Python 3.6."""
 FRESH_UNIT = "getty@gpuprov.service"
 """Instance of systemd's own template that is never started: systemd loads it when it is shown."""
 

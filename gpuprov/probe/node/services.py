@@ -5,6 +5,7 @@ import re
 import time
 
 from gpuprov.probe.node.base import (
+    BOOT_CLOCK,
     collector,
     find_program,
     lines_of,
@@ -152,7 +153,7 @@ def health(parameters: "Values") -> "Any":
     ticks = text_in("/proc/1/stat").rpartition(")")[2].split()[19]
     return {
         "line": read_or_none("/run/gpuprov/health", 4096),
-        "uptime": time.clock_gettime(time.CLOCK_BOOTTIME),
+        "uptime": time.clock_gettime(BOOT_CLOCK),
         "began": int(ticks) / os.sysconf("SC_CLK_TCK"),
         "boot_id": text_in("/proc/sys/kernel/random/boot_id"),
     }

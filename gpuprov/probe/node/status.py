@@ -3,7 +3,7 @@
 import os
 import time
 
-from gpuprov.probe.node.base import Failed, collector, find_program, read_or_none
+from gpuprov.probe.node.base import BOOT_CLOCK, Failed, collector, find_program, read_or_none
 from gpuprov.probe.node.gpu_sample import reader
 
 TYPE_CHECKING = False
@@ -48,6 +48,6 @@ def _program(pid: int, mib: int, users: "dict[str, str]") -> "list[Any]":
         owner = ""
     age = None
     if len(words) > 19:
-        age = int(time.clock_gettime(time.CLOCK_BOOTTIME) - int(words[19]) / float(os.sysconf("SC_CLK_TCK")))
+        age = int(time.clock_gettime(BOOT_CLOCK) - int(words[19]) / float(os.sysconf("SC_CLK_TCK")))
     name = (read_or_none(folder + "/comm", 256) or "").strip()
     return [pid, name, users.get(owner, owner), age, mib]

@@ -14,6 +14,7 @@ from gpuprov.health import look
 from gpuprov.roles.health import program
 from tests.unit.doctor.faults import FAULTS
 from tests.unit.doctor.machines import as_examined, bare_metal
+from tests.unit.programs import older_python
 
 JUDGE = """
 if sys.version_info < (3, 11):
@@ -47,12 +48,6 @@ re._compiler._parser = type("parser", (), dict(vars(re._parser), parse=staticmet
 """Changes by which this Python refuses the same text as 3.10, for machines without an older one."""
 UNJUDGED = {"3.9": {"containers.config", "network", "stack"}, "3.10": {"containers.config"}}
 """Concerns and rules that need a newer Python: for types of 3.10, for tomllib of 3.11."""
-
-
-def older_python(version: str) -> str | None:
-    """Return the path of an interpreter of this version, None without one."""
-    places = [Path(f"/usr/bin/python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
-    return next((str(path) for path in places if path.exists()), None)
 
 
 def concern(rule: str) -> str:
