@@ -22,6 +22,7 @@ from pydantic import (
 from gpuprov.model.connection import LOCAL, Connection, HostName, host_name, lay_over, parse_destination
 from gpuprov.model.documents import HOW_TO_BEGIN, Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
+from gpuprov.model.forms import MirrorUrl
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots, SecurityPolicy
 from gpuprov.model.marked import Marked
@@ -155,7 +156,7 @@ class FurtherGroup(Strict):
 class Mirror(Strict):
     """A repository's place for this site, and the keyring file that its signature is checked with."""
 
-    url: str = Field(pattern=r"^(https?|file):")
+    url: MirrorUrl = Field(pattern=r"^(https?|file):")
     key: str | None = None
     frozen: date | None = Field(
         default=None,

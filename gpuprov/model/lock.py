@@ -27,9 +27,23 @@ from gpuprov.model.documents import (
     write_document,
 )
 from gpuprov.model.floors import Floors
+from gpuprov.model.forms import (
+    Family,
+    HoldPattern,
+    Key,
+    PackageName,
+    PackageVersion,
+    PartOfRepository,
+    PciId,
+    Release,
+    RepositoryUrl,
+    Stream,
+    Word,
+)
 from gpuprov.model.hardware import NicHardware, NvmeHardware
 from gpuprov.model.locked_settings import check_form
 from gpuprov.model.marked import Marked
+from gpuprov.model.profile import NAME
 from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
@@ -55,16 +69,16 @@ class Component(Strict):
     package files in bytes, None in an older lock.
     """
 
-    version: str
-    repository: str
-    stream: str | None = None
-    packages: dict[str, str]
-    closure: dict[str, str]
+    version: PackageVersion
+    repository: Word
+    stream: Stream | None = None
+    packages: dict[PackageName, PackageVersion]
+    closure: dict[PackageName, PackageVersion]
     download: int | None = Field(
         default=None, ge=0, description="size of the closure's package files in bytes"
     )
-    beside: list[str] = Field(default=[])
-    hold_patterns: list[str]
+    beside: list[PackageName] = Field(default=[])
+    hold_patterns: list[HoldPattern]
     reason: str
     source: str
 
@@ -88,7 +102,7 @@ class Driver(Component):
 
     branch: int
     module: Literal["open", "proprietary"]
-    module_package: str
+    module_package: PackageName
     build: Literal["once"] | None = None
     builder: BuilderName | Annotated[list[BuilderName], Field(min_length=2)] | None = None
     builder_reason: str | None = None
@@ -128,8 +142,8 @@ class Cuda(Component):
     `toolkits` maps the name of an installation (`12.8`, as in /usr/local/cuda-12.8) to its exact version.
     """
 
-    default: str
-    toolkits: dict[str, str]
+    default: Release
+    toolkits: dict[Release, PackageVersion]
 
 
 class Components(Strict):
@@ -159,7 +173,7 @@ class Components(Strict):
     profiling_tools: Component | None = None
     node_exporter: Component | None = None
 
-    absent: dict[str, str] = Field(default={})
+    absent: dict[Word, Family] = Field(default={})
     """Components that must be absent → expression for the names of their packages."""
 
     def each(self) -> Iterator[tuple[str, Component]]:
@@ -194,10 +208,10 @@ class Repository(Strict):
     `frozen` is the day (UTC) of a mirror that is frozen on purpose: its Valid-Until is ignored.
     """
 
-    url: str | None = None
-    suites: list[str]
-    components: list[str]
-    signed_by: str | None = None
+    url: RepositoryUrl | None = None
+    suites: list[PartOfRepository]
+    components: list[PartOfRepository]
+    signed_by: Key | None = None
     frozen: date | None = None
     source: str
 
@@ -210,7 +224,7 @@ class Hardware(Strict):
     """
 
     gpu_model: str
-    gpu_pci_ids: list[str]
+    gpu_pci_ids: list[PciId]
     gpu_count: int = Field(ge=0)
     nvswitch: bool = False
     nvlink: bool | None = None
@@ -237,18 +251,18 @@ class LockedGroup(Strict):
     of them.
     """
 
-    profile: str
+    profile: str = Field(pattern=NAME)
     hosts: dict[HostName, HostAddress]
-    os: str
-    arch: str
+    os: Word
+    arch: Word
     site: str | None = None
     connection: Connection
-    connections: dict[str, Connection] | None = None
+    connections: dict[HostName, Connection] | None = None
     hardware: Hardware
     floors: Floors | None = None
     secure_boot: LockedSecureBoot | None = None
     reboot: Reboots
-    repositories: dict[str, Repository]
+    repositories: dict[Word, Repository]
     components: Components
     settings: dict[str, Setting]
     peers: list[HostAddress] | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from gpuprov.model.documents import Strict
+from gpuprov.model.forms import PackageName
 from gpuprov.model.settings import Settings
 from gpuprov.model.settings.access import Firewall, Network, Ssh
 from gpuprov.model.settings.storage import StorageClient
@@ -49,7 +50,7 @@ class LockedSettings(Settings):
 
     ssh: _LockedSsh | None = None
     firewall: _LockedFirewall | None = None
-    storage_clients: dict[StorageClient, str] | None = None  # type: ignore[assignment]
+    storage_clients: dict[StorageClient, PackageName] | None = None  # type: ignore[assignment]
 
 
 def check_form(values: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ def candidates(parameters: "Values") -> "Any":
     raises as `run`.
     """
     names = parameters["held"]
-    rows = list(_preferred(run("apt-cache", "policy", *names, seconds=15))) if names else []
+    rows = list(_preferred(run("apt-cache", "policy", "--", *names, seconds=15))) if names else []
     return {"rows": rows, "places": _places({row[2] for row in rows}) if rows else []}
 
 

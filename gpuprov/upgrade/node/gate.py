@@ -24,7 +24,9 @@ def gate(parameters: "Values") -> "Any":
     repository is queried.
     """
     names = parameters["gate_packages"]
-    offered = run("apt-cache", "madison", *names, seconds=25) if names and find_program("apt-cache") else ""
+    offered = (
+        run("apt-cache", "madison", "--", *names, seconds=25) if names and find_program("apt-cache") else ""
+    )
     rows = {tuple(part.strip() for part in line.split("|")[:2]) for line in offered.splitlines()}
     kept = [name for folder in (packages.POOL, packages.ARCHIVES) for name in names_in(folder)]
     if names and not has_dpkg():

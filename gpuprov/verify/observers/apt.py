@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpuprov.catalog.platforms import origins
 from gpuprov.errors import NodeFailed
 from gpuprov.roles.repositories import ADDED, IN_ANOTHER_FILE
-from gpuprov.untrusted import lines_of
+from gpuprov.untrusted import lines_of, shell_words
 from gpuprov.verify.observers.base import Observed
 
 PACKAGES = "dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version}\\n'"
@@ -98,7 +98,7 @@ class Apt(Observed):
         Raises:
             NodeFailed: apt-cache fails.
         """
-        offering = parse_madison(self.ask(OFFERS % " ".join(packages))) if packages else set()
+        offering = parse_madison(self.ask(OFFERS % shell_words(packages))) if packages else set()
         written = parse_written(self.run(WRITTEN).stdout, self.run(STANZAS).stdout)
         archive = {
             uri
@@ -125,7 +125,7 @@ class Apt(Observed):
 
     def long(self, packages: list[str]) -> list[str]:
         """Return the commands for these packages of the lock that take long."""
-        return [UPGRADE, CANDIDATES % " ".join(packages)] if packages else [UPGRADE]
+        return [UPGRADE, CANDIDATES % shell_words(packages)] if packages else [UPGRADE]
 
     def preferred(self, packages: list[str]) -> list[str]:
         """Return the packages for which apt prefers another version, see `parse_candidates`.
@@ -133,7 +133,7 @@ class Apt(Observed):
         Raises:
             NodeFailed: apt-cache fails.
         """
-        return parse_candidates(self.ask(CANDIDATES % " ".join(packages))) if packages else []
+        return parse_candidates(self.ask(CANDIDATES % shell_words(packages))) if packages else []
 
     def own_parts(self, expected: dict[str, str]) -> dict[str, str]:
         """Return the parts of gpuprov's own file of sources, see `parse_own`.

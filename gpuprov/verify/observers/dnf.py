@@ -10,7 +10,7 @@ from functools import cached_property
 
 from gpuprov.roles.manager import OWN_FILES
 from gpuprov.roles.repositories import GENERATED, IN_ANOTHER_FILE, KEY_OF, RELEASE_PACKAGES
-from gpuprov.untrusted import lines_of
+from gpuprov.untrusted import lines_of, shell_words
 from gpuprov.untrusted.wildcards import matcher
 from gpuprov.verify.observers.base import Observed
 
@@ -125,7 +125,7 @@ class Dnf(Observed):
         """
         ours = {uri.rstrip("/") for uri in own}
         known = {name: url for name, url in self._repositories.items() if name not in self._of_distribution}
-        rows = (line.split() for line in lines_of(self.ask(OFFERS % " ".join(packages))))
+        rows = (line.split() for line in lines_of(self.ask(OFFERS % shell_words(packages))))
         offering = {known[row[0]] for row in rows if len(row) == 2 and row[0] in known}
         named = {url for url in known.values() if "nvidia" in url.lower()}
         return sorted((offering | named) - ours)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuprov.roles.health import FIRST_S, SERVICE, TIMER, VERDICT
+from gpuprov.untrusted import shell_words
 from gpuprov.verify.readings import unit_state
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ BOOTED = (
 @pytest.mark.check("health.files")
 def test_the_files_of_the_health_check_are_unchanged(host: Node, expected: dict[str, str]) -> None:
     """Check the SHA-256 of program, configuration, scripts and units."""
-    said = host.run(f"sha256sum {' '.join(sorted(expected))}").stdout
+    said = host.run(f"sha256sum {shell_words(sorted(expected))}").stdout
     rows = (line.split(maxsplit=1) for line in said.splitlines())
     assert {path: digest for digest, path in rows} == expected
 

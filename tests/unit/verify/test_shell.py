@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.verify.shell import NoAnswer, Shell, ShellBackend
 from gpuprov.verify.values import ITEMS, SHOWN, plain
+from tests import ROOT
 
 
 @pytest.fixture
@@ -173,3 +177,22 @@ def test_the_words_of_testinfra_name_the_command_and_its_errors() -> None:
     assert str(said) == "`echo not booted >&2; echo no bus >&2; exit 3`: not booted no bus"
     assert f"{backend.run('exit 3')}" == "`exit 3`"
     backend.shell.close()
+
+
+def test_no_command_has_a_text_of_the_lock_unquoted() -> None:
+    """Look at each command line of verify that is made with `%`, for all but constants of the module."""
+    found = []
+    for path in (ROOT / "gpuprov/verify").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            is_line = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
+            if is_line and not re.fullmatch(r"shell_words\(.*\)|asks|[\d._A-Z]+", ast.unparse(node.right)):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+            is_joined = isinstance(node, ast.JoinedStr) and ".join(" in ast.unparse(node)
+            if is_joined and re.search(r"host\.run|self\.(?:run|ask)", _line(path, node.lineno)):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def _line(path: Path, number: int) -> str:
+    """Return a line of a file."""
+    return path.read_text("utf-8").splitlines()[number - 1]

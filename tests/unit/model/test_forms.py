@@ -1,0 +1,103 @@
+"""Forms of the texts of a lock, which become arguments of root's programs on nodes."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from gpuprov.errors import InvalidInput
+from gpuprov.model import forms
+from gpuprov.model.lock import Lock, read_lock
+from tests import RECORDED_LOCK
+
+FREE = {
+    *("reason", "source", "builder_reason", "gpu_model", "controllers", "inputs"),
+    *("signer", "groups", "settings", "canary", "together", "run", "use", "site"),
+}
+"""Fields of text that is only shown or compared, names of groups and settings, and hooks, which an upgrade
+alone runs.
+"""
+
+
+def unformed(kind: Any, name: str = "") -> Iterator[str]:
+    """Yield the fields of a type, at any depth, that accept any text."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        validators = kind.__pydantic_decorators__.field_validators.values()
+        checked = {field for each in validators for field in each.info.fields}
+        for key, field in kind.model_fields.items():
+            formed = any(hasattr(each, "func") or hasattr(each, "pattern") for each in field.metadata)
+            if not formed and key not in checked:
+                yield from unformed(field.annotation, f"{kind.__name__}.{key}")
+    elif kind is str:
+        yield name
+    elif not any(hasattr(each, "func") or getattr(each, "metadata", ()) for each in get_args(kind)[1:]):
+        for each in get_args(kind):
+            yield from unformed(each, name)
+
+
+def test_each_text_of_a_lock_has_a_form_or_is_only_shown() -> None:
+    found = sorted({each for each in unformed(Lock) if each.partition(".")[2] not in FREE})
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["libcuda1", "g++-12", "libcuda1:i386", "nvidia-kernel-dkms", "a"])
+def test_names_of_packages_are_accepted(name: str) -> None:
+    assert forms.package(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["-oDir::Bin::dpkg=/bin/sh", "--installroot=/", "x;id", "a b", "a\nb", "$(id)", "../a", "docker.io-", ""],
+)
+def test_no_other_text_is_the_name_of_a_package(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="not '"):
+        forms.package(name)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("libcuda1: 535", "-oDir::Bin::dpkg=/bin/sh: 535"),
+        ("libcuda1: 535", "x;id: 535"),
+        ("libcuda1: 535.309.01-0+deb12u1", "libcuda1: 535;id"),
+        ("- nvidia-.*$", "- (n+)+$"),
+        ("module_package: nvidia-kernel-dkms", "module_package: --root=/"),
+        ("- bookworm\n", "- bookworm [trusted=yes]\n"),
+        ("os: debian12", "os: ../debian12"),
+    ],
+)
+def test_a_lock_with_another_text_is_refused(tmp_path: Path, before: str, after: str) -> None:
+    text = RECORDED_LOCK.read_text("utf-8")
+    assert before in text
+    (tmp_path / "fleet.lock.yml").write_text(text.replace(before, after), "utf-8")
+    with pytest.raises(InvalidInput, match="expected"):
+        read_lock(tmp_path / "fleet.lock.yml")
+
+
+@pytest.mark.parametrize("text", ["(?:docker.*|runc)", r"(?!(?:a|libb\+\+)$)(?:c.*|d-.)", "(?:docker\\.io)"])
+def test_expressions_that_lock_writes_are_accepted(text: str) -> None:
+    assert forms.family(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["([a-z0-9-]+)*!", "(?:(a|b)*c)", "(?:a.*.*.*.*)", "docker.*", "(?:a{9})", "(?:)", f"(?:{'a|' * 64}a)"],
+)
+def test_no_other_expression_is_accepted(text: str) -> None:
+    with pytest.raises(ValueError, match="an expression such as"):
+        forms.family(text)
+
+
+def test_the_slowest_expression_is_fast() -> None:
+    """Match 5,000 names of packages, as many as a node has."""
+    slowest = forms.family("(?:" + "|".join(["a.*a.*a.*b"] * forms.ALTERNATIVES) + ")")
+    began = time.process_time()
+    for _ in range(50):
+        assert not re.fullmatch(slowest, "a" * 40)
+    assert time.process_time() - began < 5
