@@ -27,6 +27,8 @@ CANDIDATES = 8
 """Maximum number of algorithms that are tried."""
 SAMPLES = 12
 """Number of entries of a product that are checked."""
+WORST = 1e9
+"""Error of a product that is infinite or NaN, which JSON cannot express."""
 BURST = 10
 """Number of products in a row that finish before the GPU's power limit takes effect."""
 EDGE, SMALL_EDGE = 8192, 2048
@@ -253,7 +255,7 @@ class Products:
         self._do(function, holder, which, byref(value), c_size_t(ctypes.sizeof(value)))
 
     def _worst(self, kind: Kind, edge: int, factors: "Sequence[int]", out: int) -> float:
-        """Return the largest error among `SAMPLES` random entries; 1e9 for NaN.
+        """Return the largest error among `SAMPLES` random entries, at most `WORST`, also for NaN.
 
         It is a share of the sum of the products' absolute values.
         """
@@ -268,7 +270,7 @@ class Products:
             products = [a * b for a, b in zip(left, right)]
             result = numbers(kind.outside, self._gpu.read(out + (column * edge + row) * outer, outer))[0]
             error = abs(result - sum(products)) / sum(map(abs, products))
-            worst = max(worst, error if error == error else float("1e9"))
+            worst = max(worst, error if error < WORST else WORST)
         return worst
 
 

@@ -130,10 +130,14 @@ def _child(orders: int, answers: int, work: "Callable[..., Any]", free: bool) ->
 
 
 def _tried(work: "Callable[..., Any]", name: str, arguments: "Any") -> "Values":
-    """Run `work`; return its `value` or its `error`, with the times `begun` and `ended`."""
+    """Run `work`; return its `value` or its `error`, with the times `begun` and `ended`.
+
+    A value with infinity or NaN is an error: with it the whole document would not be JSON.
+    """
     begun = time.monotonic()
     try:
         result = {"value": work(name, arguments)}  # type: Values
+        json.dumps(result, allow_nan=False)
     except Failed as failed:
         result = {"error": str(failed)}
     except Exception as error:  # noqa: BLE001

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -225,6 +226,14 @@ def test_a_fault_is_named(rule: str) -> None:
     judged = one(result)
     assert rule in rules(judged)
     assert judged.exit_code == Exit.FAILED
+
+
+@pytest.mark.parametrize("key", ["off", "close"])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_an_error_of_products_that_is_not_known_is_not_a_small_one(key: str, value: float | None) -> None:
+    result = recorded("quick")
+    gpu(result)["matrix"]["bf16"][key] = value
+    assert rules(one(result)) == {"matrix.wrong"}
 
 
 def test_a_gpu_that_did_not_start_is_one_line_and_not_one_a_step() -> None:

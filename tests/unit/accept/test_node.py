@@ -22,7 +22,7 @@ import pytest
 
 from gpuprov.accept.judge import judge
 from gpuprov.accept.node import kernels, main, memory, nccl, watch
-from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, numbers
+from gpuprov.accept.node.matrix import R_8F_E4M3, R_16BF, R_16F, R_32F, R_64F, Products, numbers
 from gpuprov.accept.node.memory import GIB, RESERVE, _processors, pattern
 from gpuprov.accept.node.workers import Crew, end_all
 from gpuprov.accept.program import KINDS, LEVELS, PLANS, program
@@ -44,6 +44,8 @@ def work(name: str, argument: Any) -> Any:
         raise Failed("cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)")
     if name == "break":
         raise KeyError(argument)
+    if name == "infinite":
+        return {"value": math.inf}
     return [argument]
 
 
@@ -135,10 +137,15 @@ def test_a_worker_uses_only_an_mps_server_that_a_variable_names(
 
 @pytest.mark.parametrize(
     ("order", "said"),
-    [("fail", "CUDA_ERROR_NO_DEVICE"), ("break", "KeyError"), ("die", "it ended by itself (signal 10)")],
+    [
+        ("fail", "CUDA_ERROR_NO_DEVICE"),
+        ("break", "KeyError"),
+        ("infinite", "not JSON compliant"),
+        ("die", "it ended by itself (signal 10)"),
+    ],
 )
 def test_what_goes_wrong_is_the_answer(crew: Crew, order: str, said: str) -> None:
-    """Check that a worker that dies or raises gives an error as its answer."""
+    """Check that a worker that dies, raises or returns what JSON cannot express has an error as its answer."""
     [answer] = crew.ask([crew.hire("one", work)], order, "x", 10)
     assert said in answer["error"]
 
@@ -483,6 +490,24 @@ def test_numbers_without_a_name_in_python() -> None:
     assert numbers(R_16BF, bytes.fromhex("803f 00c0 403e")) == [1.0, -2.0, 0.1875]
     assert numbers(R_8F_E4M3, bytes([0x38, 0xB8, 0x3C, 0x20, 0x7E, 0x01])) == [1, -1, 1.5, 0.125, 448, 2**-9]
     assert math.isnan(numbers(R_8F_E4M3, b"\x7f")[0])
+
+
+class Ones:
+    """Fake GPU whose factors are ones, with some bytes as the product."""
+
+    def __init__(self, product: bytes) -> None:
+        self._product = product
+
+    def read(self, address: int, size: int) -> bytes:
+        return self._product if size == 2 else struct.pack("<e", 1.0) * (size // 2)
+
+
+@pytest.mark.parametrize(("product", "off"), [(4.0, 0.0), (6.0, 0.5), (math.inf, 1e9), (math.nan, 1e9)])
+def test_a_product_that_is_no_number_is_wrong(product: float, off: float) -> None:
+    """Measure an error that JSON can express: with another one the node has no result in place of a fault."""
+    products = object.__new__(Products)
+    products._gpu = Ones(struct.pack("<e", product))  # type: ignore[assignment]
+    assert products._worst(main.KINDS["fp16"], 4, [0, 0], 0) == off
 
 
 class FreeMemory:
