@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpuprov.accept.neighbours import SPREAD
+from gpuprov.accept.node.memory import BLOCK, GIB, RESERVE
 from gpuprov.accept.node.nccl import LOG_LIMIT
-from gpuprov.accept.program import KINDS
+from gpuprov.accept.program import KINDS, PLANS
 from gpuprov.accept.rates import COLLECTIVES, OF_GPU, links_up, model, number, part, rates, rows
 from gpuprov.finding import Finding
 from gpuprov.nccl.log import read_log
 from gpuprov.nccl.verdict import ExpectedPaths, judge_log
 
 Document = Mapping[str, Any]
-GIB = 2**30
 HELD_GIB = 4
-"""GiB in use before any load from which a GPU counts as occupied; a driver itself holds less than one."""
+"""GiB in use apart from the test from which a GPU counts as occupied; a driver itself holds less than one."""
 SLOWED = {0x8: "hardware slowdown", 0x20: "heat (software)", 0x40: "heat (hardware)", 0x80: "power brake"}
 """Throttle reasons of nvml.h that never occur on a sound server."""
 NOT_HERE = "not supported on this GPU"
@@ -135,6 +135,27 @@ def _free(document: Document) -> Iterator[Finding]:
             yield Finding("bad", "memory.free", f"{text}: `nvidia-smi` lists who holds them")
 
 
+def _plan(document: Document) -> Mapping[str, Any]:
+    """Return the plan of the document's level; that of `full` if it states none."""
+    return PLANS["quick" if document.get("level") == "quick" else "full"]
+
+
+def _tested(document: Document) -> Iterator[Finding]:
+    """Check that as many bytes were tested as the plan wants of the memory that was free when the test began,
+    or of all memory but `HELD_GIB`: a program that started meanwhile may have held the rest.
+    """
+    for gpu in rows(document, "gpus"):
+        result, total = part(gpu, "pattern"), number(part(gpu, "device").get("memory_total"))
+        if "error" in result or not result:
+            continue
+        usable = max(number(result.get("free")) or 0, (total or 0) - HELD_GIB * GIB) - RESERVE - BLOCK
+        tested, wanted = number(result.get("bytes")) or 0, min(_plan(document)["pattern"][0] * GIB, usable)
+        if tested < wanted:
+            text = f"GPU {gpu.get('index')}: {tested / GIB:.1f} GiB of its memory were tested"
+            text = f"{text}, expected at least {wanted / GIB:.1f}: another program held the rest"
+            yield Finding("bad", "memory.tested", f"{text}; end it and test again")
+
+
 def _numa(document: Document) -> Iterator[Finding]:
     """Check that the copies of each GPU ran on the CPUs of its NUMA node, if the kernel states one."""
     for gpu in rows(document, "gpus"):
@@ -160,10 +181,14 @@ def _disturbed(document: Document) -> Iterator[Finding]:
 
 def _slowed(document: Document) -> Iterator[Finding]:
     """Check the throttle reasons reported under load; yield one fault for a GPU, with its highest
-    temperature.
+    temperature, and one if it was sampled less than once in each second in which the load was held.
     """
     for gpu in rows(document, "gpus"):
-        reasons = 0
+        held, reasons = part(gpu, "matrix", KINDS[0]), 0
+        samples, least = number(part(held, "load").get("samples")) or 0, _plan(document)["hold"]
+        if held and "error" not in held and samples < least:
+            text = f"GPU {gpu.get('index')}: {samples:.0f} samples under load, expected at least {least:.0f}"
+            yield Finding("bad", "load.samples", f"{text}: it is not known whether it slowed down; test again")
         for kind in part(gpu, "matrix"):
             reasons |= int(number(part(gpu, "matrix", kind, "load").get("reasons")) or 0)
         named = [name for bit, name in SLOWED.items() if reasons & bit]
@@ -294,6 +319,6 @@ def _ours_alone(log: str) -> bool:
 
 
 _RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
-    _seen, _ran, _joined, _right, _arrived, _free, _numa, _disturbed, _slowed, _counted, _xids, _linked,
-    _transport, _drives,
+    _seen, _ran, _joined, _right, _arrived, _free, _tested, _numa, _disturbed, _slowed, _counted, _xids,
+    _linked, _transport, _drives,
 )  # fmt: skip

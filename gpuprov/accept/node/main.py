@@ -192,7 +192,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
         worker.end()
     result["after"] = _unwrapped(crew.ask([looker], "last", None, START_S)[0])
     result["after"]["xids"] = _xids(log)
-    _attribute(result["gpus"], sampler.lines)
+    _attribute(result["gpus"], sampler.lines if sampler.alive else [])
     result["seconds"] = round(time.monotonic() - begun, 2)
     return result
 
@@ -332,7 +332,11 @@ def _unwrapped(answer: "Values") -> "Values":
 
 
 def _attribute(rows: "list[Values]", samples: "list[Any]") -> None:
-    """Add as `load` to every product the `watch.sample_summary` of its GPU in its time window."""
+    """Add as `load` to every product the `watch.sample_summary` of its GPU in its time window.
+
+    Args:
+        samples: of the whole load; none if the process that takes them ended before.
+    """
     for row in rows:
         for result in row.get("matrix", {}).values():
             if "error" not in result:

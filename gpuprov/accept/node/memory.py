@@ -18,6 +18,8 @@ MIB = 1024 * 1024
 GIB = 1024 * MIB
 RESERVE = 2 * GIB
 """Bytes of a GPU's free memory that the test does not allocate."""
+BLOCK = 1 * GIB
+"""Bytes of one allocation of the test."""
 STEADY = 0.95
 """Least share of the slowest batch in the fastest one of a copy that nothing disturbs; 0.99 was measured."""
 PATTERNS = ((PLAIN, 0), (PLAIN, 0xFFFFFFFF))
@@ -93,7 +95,7 @@ def bandwidth(gpu: "Gpu", seconds: float) -> "Values":
 
 
 def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
-    """Write and check patterns over most of the free memory, in blocks of 1 GiB.
+    """Write and check patterns over most of the free memory, in blocks.
 
     `RESERVE` stays free. Returns bytes, the free memory before, passes and seconds, and as `wrong` up to 16
     differences with their block.
@@ -105,16 +107,16 @@ def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
     Raises:
         Failed: too little memory is free for one block in addition to `RESERVE`.
     """
-    begun, block = time.monotonic(), 1 * GIB
+    begun = time.monotonic()
     free = gpu.memory()[0]
-    count = min(most, free - RESERVE) // block
+    count = min(most, free - RESERVE) // BLOCK
     if count < 1:
         seen = "{} MiB of memory are free".format(free // MIB)
-        raise Failed("{}, expected at least {}: nothing was tested".format(seen, (RESERVE + block) // MIB))
+        raise Failed("{}, expected at least {}: nothing was tested".format(seen, (RESERVE + BLOCK) // MIB))
     blocks = []
     try:
         for _ in range(count):
-            blocks.append(gpu.allocate(block))
+            blocks.append(gpu.allocate(BLOCK))
     except Failed:
         if not blocks:
             raise
@@ -123,15 +125,15 @@ def pattern(gpu: "Gpu", most: int, seconds: float) -> "Values":
         shape, flip = PATTERNS[passes % len(PATTERNS)]
         salt = random.getrandbits(32)
         for place, address in enumerate(blocks):
-            gpu.fill(address, block, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
+            gpu.fill(address, BLOCK, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
         for place, address in enumerate(blocks):
-            differs = gpu.check(address, block, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
+            differs = gpu.check(address, BLOCK, salt ^ place * 0x9E3779B1 & 0xFFFFFFFF, shape, flip)
             if differs and len(wrong) < 16:
                 wrong.append(dict(differs, block=place))
         passes += 1
     gpu.free(*blocks)
     return {
-        "bytes": len(blocks) * block,
+        "bytes": len(blocks) * BLOCK,
         "free": free,
         "passes": passes,
         "wrong": wrong,

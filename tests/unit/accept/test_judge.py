@@ -209,6 +209,8 @@ FAULTS: dict[str, Change] = {
     "host.error": lambda measured: gpu(measured).pop("host"),
     "pattern.error": lambda measured: gpu(measured).pop("pattern"),
     "host.numa": lambda measured: gpu(measured)["host"].update(stated=1, near=0),
+    "memory.tested": lambda measured: gpu(measured)["pattern"].update(bytes=15 * 2**30),
+    "load.samples": lambda measured: gpu(measured)["matrix"]["bf16"]["load"].update(samples=3),
     "load.slowed": lambda measured: gpu(measured)["matrix"]["bf16"]["load"].update(reasons=0x40),
     "ecc.uncorrected": lambda measured: after(measured).update(ecc_uncorrected=1),
     "ecc.rows": lambda measured: after(measured)["remapped_rows"].update(pending=1),
@@ -226,6 +228,45 @@ def test_a_fault_is_named(rule: str) -> None:
     judged = one(result)
     assert rule in rules(judged)
     assert judged.exit_code == Exit.FAILED
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("level", "free", "tested", "found"),
+    [
+        ("full", 139, 137, set()),
+        ("full", 139, 135, {"memory.tested"}),
+        ("full", 136, 133, set()),  # a driver, or a program that holds as little
+        ("full", 3.6, 1, {"memory.tested"}),
+        ("quick", 139, 16, set()),
+        ("quick", 20, 16, set()),
+        ("quick", 3.6, 1, {"memory.tested"}),
+        ("other", 139, 16, {"memory.tested"}),
+    ],
+)
+def test_memory_that_a_program_held_meanwhile_was_not_tested(
+    level: str, free: float, tested: float, found: set[str]
+) -> None:
+    """Have a program start after the first look, and end before the last one."""
+    result = recorded("full")
+    result["level"] = level
+    gpu(result)["pattern"].update(free=free * GIB, bytes=tested * GIB)
+    result["gpus"][1]["pattern"]["bytes"] = 137 * GIB
+    assert rules(one(result)) == found
+
+
+def test_a_load_without_samples_is_not_one_that_slowed_nothing() -> None:
+    result = recorded("full")
+    for kind in gpu(result)["matrix"].values():
+        kind["load"] = {"samples": 0, "reasons": 0, "clock": None, "power_w": None, "temperature": None}
+    [found] = one(result).faults
+    assert (found.rule, found.text) == (
+        "load.samples",
+        "GPU 0: 0 samples under load, expected at least 30: it is not known whether it slowed down; test"
+        " again",
+    )
 
 
 @pytest.mark.parametrize("key", ["off", "close"])

@@ -207,6 +207,20 @@ def ring() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
+def sample_and_end(pipe: int) -> None:
+    """Write samples of two GPUs at all times of the recording's load."""
+    for at in range(370, 500, 2):
+        keys = ("clock", "power_w", "temperature", "reasons")
+        rows = [{"index": index, **dict.fromkeys(keys)} for index in range(2)]
+        os.write(pipe, (json.dumps([at / 10, rows]) + "\n").encode())
+
+
+def sample(pipe: int) -> None:
+    """Write the same samples and wait for the end."""
+    sample_and_end(pipe)
+    time.sleep(600)
+
+
 @pytest.fixture
 def pretended(ring: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[int, str]:
     """Replace the GPUs and the readings of NVML by recorded ones; return GPU → its fault, to be filled by the
@@ -217,7 +231,7 @@ def pretended(ring: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[in
     monkeypatch.setattr(main, "AllGpus", AllPretended)
     monkeypatch.setattr(watch, "first_look", lambda: quick["before"])
     monkeypatch.setattr(watch, "last_look", lambda: quick["after"])
-    monkeypatch.setattr(watch, "sample", lambda pipe: None)
+    monkeypatch.setattr(watch, "sample", sample)
     monkeypatch.setattr(watch, "open_ring", lambda _: ring[0])
     monkeypatch.setattr(main, "START_S", 2.0)
     monkeypatch.setattr(main, "SPARE_S", 0.5)
@@ -298,6 +312,16 @@ def test_a_reader_of_the_log_that_was_ended_has_lost_messages(
     result = main.measure(crew, PLAN)
     assert result["after"]["xids"]["lost"] == "the process that read the kernel's log was ended"
     assert "xid.lost" in {found.rule for found in judge({"gpu01": result})[0].faults}
+
+
+@pytest.mark.parametrize("early", [lambda _: None, sample_and_end])
+def test_a_sampler_that_was_ended_does_not_show_that_nothing_slowed(
+    early: Any, crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Have the kernel end it for want of memory, at once or after samples."""
+    monkeypatch.setattr(watch, "sample", early)
+    result = main.measure(crew, {**PLAN, "kinds": KINDS})
+    assert {found.rule for found in judge({"gpu01": result})[0].faults} == {"load.samples"}
 
 
 class Asked(Pretended):
