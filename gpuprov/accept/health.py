@@ -156,6 +156,17 @@ def _tested(document: Document) -> Iterator[Finding]:
             yield Finding("bad", "memory.tested", f"{text}; end it and test again")
 
 
+def _alone(document: Document) -> Iterator[Finding]:
+    """Check that the programs on each GPU are known after the load."""
+    found = part(document, "programs")
+    listed = part(found, "programs")
+    unknown = ", ".join(index for index in listed if listed[index] is None)
+    why = found.get("error", unknown and f"NVML does not list those on GPU {unknown}")
+    if why:
+        text = f"it is not known whether programs used the GPUs meanwhile: {why}"
+        yield Finding("bad", "device.programs", text)
+
+
 def _numa(document: Document) -> Iterator[Finding]:
     """Check that the copies of each GPU ran on the CPUs of its NUMA node, if the kernel states one."""
     for gpu in rows(document, "gpus"):
@@ -188,7 +199,7 @@ def _slowed(document: Document) -> Iterator[Finding]:
         samples, least = number(part(held, "load").get("samples")) or 0, _plan(document)["hold"]
         if held and "error" not in held and samples < least:
             text = f"GPU {gpu.get('index')}: {samples:.0f} samples under load, expected at least {least:.0f}"
-            yield Finding("bad", "load.samples", f"{text}: it is not known whether it slowed down; test again")
+            yield Finding("bad", "load.samples", f"{text}: whether it slowed down is not known; test again")
         for kind in part(gpu, "matrix"):
             reasons |= int(number(part(gpu, "matrix", kind, "load").get("reasons")) or 0)
         named = [name for bit, name in SLOWED.items() if reasons & bit]
@@ -319,6 +330,6 @@ def _ours_alone(log: str) -> bool:
 
 
 _RULES: tuple[Callable[[Document], Iterator[Finding]], ...] = (
-    _seen, _ran, _joined, _right, _arrived, _free, _tested, _numa, _disturbed, _slowed, _counted, _xids,
-    _linked, _transport, _drives,
+    _seen, _ran, _joined, _right, _arrived, _free, _tested, _alone, _numa, _disturbed, _slowed, _counted,
+    _xids, _linked, _transport, _drives,
 )  # fmt: skip

@@ -36,7 +36,7 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *now, unsigned *next) {
 }
 struct row { unsigned pid; unsigned long long used; unsigned instance, compute; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struct row *rows) {
-    *count = feels("used");
+    *count = feels("used") || (feels("used-later") && access("/run/loaded", F_OK) == 0);
     rows[0].pid = 4711;
     rows[0].used = 900ull << 20;
     return 0;
@@ -52,6 +52,7 @@ int cuGetErrorString(int code, const char **text) { *text = "as this test has it
 int cuInit(unsigned flags) {
     if (feels("cuda-hangs")) sleep(1000);
     if (feels("cuda-crashes")) raise(SIGSEGV);
+    if (feels("used-later")) fclose(fopen("/run/loaded", "w"));
     return 100;
 }
 """

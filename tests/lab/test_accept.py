@@ -98,6 +98,13 @@ def test_nothing_is_loaded(feeling: str, code: int, said: str, node: Node, folde
     assert ours(node) == []
 
 
+def test_a_program_that_starts_during_the_load(node: Node, folder: Path) -> None:
+    feel(node, "used-later")
+    [line] = accept(folder, 5, *way(node))
+    assert line.startswith(f"root@{node.address}: refused: GPUs are in use: GPU 0: pid 4711 (900 MiB);")
+    assert ours(node) == []
+
+
 def test_a_scheduler_that_may_start_jobs(node: Node, folder: Path) -> None:
     feel(node, "sound")
     node.run("cp /bin/sleep /run/slurmd && (setsid /run/slurmd 600 >/dev/null 2>&1 &)")

@@ -133,9 +133,16 @@ class AllGpus:
         return result
 
 
-def read_nvml(name: str, _: "Any") -> "Values":
-    """Return readings of NVML, in a worker: `first_look` if `name` is `first`, otherwise `last_look`."""
-    return watch.first_look() if name == "first" else watch.last_look()
+def read_nvml(name: str, own: "Any") -> "Values":
+    """Return readings of NVML, in a worker: `first_look` if `name` is `first`, `last_look` if it is `last`,
+    otherwise `programs_after`.
+
+    Args:
+        own: of `programs_after`.
+    """
+    if name == "first":
+        return watch.first_look()
+    return watch.last_look() if name == "last" else watch.programs_after(own)
 
 
 def main(plan: "Values") -> None:
@@ -160,7 +167,8 @@ def main(plan: "Values") -> None:
 def measure(crew: Crew, plan: "Values") -> "Values":
     """Examine the machine, load its GPUs, examine it again; return the document.
 
-    If the GPUs must not be loaded, it has `refused` with the reason, and no measurements.
+    If the GPUs must not be loaded, or programs use them after the load, which they may have used during it,
+    too, it has `refused` with the reason, and no measurements.
 
     Raises:
         Gone: the controller is gone.
@@ -177,6 +185,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     refused = refusal(result["before"], plan)
     if refused:
         return dict(result, refused=refused)
+    unmeasured = dict(result)
     log = crew.hire("kernel log", watch.follow, free=True)
     sampler = crew.hire("samples", watch.sample, free=True)
     count = len(result["before"]["gpus"])
@@ -184,6 +193,10 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     result["gpus"] = load(crew, count, plan, together)
     if together is not None:
         result["between"] = measure_between(crew, together, plan)
+    result["programs"] = _unwrapped(crew.ask([looker], "programs", crew.stuck(), START_S)[0])
+    used = None if plan.get("busy") else in_use(result["programs"].get("programs", {}))
+    if used:
+        return dict(unmeasured, refused=used)
     result["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]
@@ -220,19 +233,27 @@ def refusal(before: "Values", plan: "Values") -> "str | None":
     if not before["gpus"]:
         return "no GPU answers"
     if before["programs"] and not plan.get("busy"):
-        listed = [
-            "GPU {}: pid {} ({} MiB)".format(index, pid, mib)
-            for index, rows in sorted(before["programs"].items())
-            for pid, mib in rows or ()
-        ]
-        if listed:
-            return "GPUs are in use: " + ", ".join(listed[:8])
-        return "NVML does not list the programs on GPU " + ", ".join(sorted(before["programs"]))
+        unknown = "NVML does not list the programs on GPU " + ", ".join(sorted(before["programs"]))
+        return in_use(before["programs"]) or unknown
     if before["schedulers"] and not plan.get("drained"):
         return "{} may start jobs here".format(" and ".join(before["schedulers"]))
     if any(row["mig"] for row in before["counters"]):
         return "MIG is on: GPUs in parts are not measured"
     return None
+
+
+def in_use(programs: "Values") -> "str | None":
+    """Return which programs use the GPUs, or None if none is known.
+
+    Args:
+        programs: of `watch.first_look` or `watch.programs_after`.
+    """
+    listed = [
+        "GPU {}: pid {} ({} MiB)".format(index, pid, mib)
+        for index, rows in sorted(programs.items())
+        for pid, mib in rows or ()
+    ]
+    return "GPUs are in use: " + ", ".join(listed[:8]) if listed else None
 
 
 def load(crew: Crew, count: int, plan: "Values", together: "Worker | None" = None) -> "list[Values]":

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 INTERVAL = 0.2
 """Seconds between two samples."""
 CORRECTED, UNCORRECTED, VOLATILE = 0, 1, 0
+FREED_S = 5.0
+"""Seconds in which the driver frees the GPUs of processes that were ended."""
 LINKS = 18
 """Maximum number of NVLinks of a GPU."""
 LINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
@@ -98,14 +100,39 @@ def first_look() -> "Values":
         Failed: NVML cannot be used.
     """
     watch = Watch()
-    gpus, programs = watch.read(), watch.processes()
-    indices = [row["index"] for row in gpus]
-    return {
-        "gpus": gpus,
-        "counters": watch.counters(),
-        "programs": {str(index): programs.get(index) for index in indices if programs.get(index) != []},
-        "schedulers": schedulers(),
-    }
+    gpus = watch.read()
+    programs = _programs(watch, gpus, [])
+    return {"gpus": gpus, "counters": watch.counters(), "programs": programs, "schedulers": schedulers()}
+
+
+def programs_after(own: "list[int]") -> "Values":
+    """Return `programs` as in `first_look`, after the load, at the latest after `FREED_S`.
+
+    Args:
+        own: ids of this program's processes that do not end; they are left out.
+
+    Raises:
+        Failed: NVML cannot be used.
+    """
+    watch, until = Watch(), time.monotonic() + FREED_S
+    programs = _programs(watch, watch.read(), own)
+    while any(programs.values()) and time.monotonic() < until:
+        time.sleep(INTERVAL)
+        programs = _programs(watch, watch.read(), own)
+    return {"programs": programs}
+
+
+def _programs(watch: Watch, gpus: "list[Values]", own: "list[int]") -> "Values":
+    """Return index -> [pid, MiB] of the programs on these GPUs, without `own`: None if they are not known,
+    and without GPUs that have none.
+    """
+    found = watch.processes()
+    result = {}  # type: Values
+    for index in [gpu["index"] for gpu in gpus]:
+        others = [row for row in found.get(index, ()) if row[0] not in own]
+        if others or index not in found:
+            result[str(index)] = others or None
+    return result
 
 
 def last_look() -> "Values":

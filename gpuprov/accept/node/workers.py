@@ -29,7 +29,8 @@ PR_SET_PDEATHSIG = 1
 class Worker:
     """A child process that reads orders, one a line, and writes one line of answer each.
 
-    `answer` is the last answer, `lines` are all of them, `busy` is whether one is outstanding.
+    `answer` is the last answer, `lines` are all of them, `busy` is whether one is outstanding, and `stuck`
+    whether the process was killed and has not ended.
 
     Args:
         work: called in the child with each order's name and arguments.
@@ -38,7 +39,7 @@ class Worker:
 
     def __init__(self, name: str, work: "Callable[..., Any]", free: bool = False) -> None:
         self.name, self.answer, self.lines = name, None, []  # type: str, Any, list[Any]
-        self.busy, self._buffer = free, b""
+        self.busy, self.stuck, self._buffer = free, False, b""
         orders, self._orders = os.pipe()
         self.answers, answers = os.pipe()
         self.pid = os.fork()
@@ -97,6 +98,7 @@ class Worker:
             if pid:
                 break
             time.sleep(0.02)
+        self.stuck = not pid
         if self.busy:
             ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             self.answer, self.busy = (
@@ -209,6 +211,10 @@ class Crew:
             if worker.busy:
                 worker.end("no answer in {:.0f} s: the GPU or its driver hangs".format(seconds))
         return [worker.answer for worker in workers]
+
+    def stuck(self) -> "list[int]":
+        """Return the ids of the workers that were killed and have not ended; they may hold a GPU."""
+        return [worker.pid for worker in self._workers if worker.stuck]
 
     def _listen(self, seconds: float) -> None:
         """Read answers until one arrives or `seconds` are over, and write the heartbeat if it is due.

@@ -264,8 +264,7 @@ def test_a_load_without_samples_is_not_one_that_slowed_nothing() -> None:
     [found] = one(result).faults
     assert (found.rule, found.text) == (
         "load.samples",
-        "GPU 0: 0 samples under load, expected at least 30: it is not known whether it slowed down; test"
-        " again",
+        "GPU 0: 0 samples under load, expected at least 30: whether it slowed down is not known; test again",
     )
 
 

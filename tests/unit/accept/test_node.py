@@ -145,7 +145,7 @@ def test_a_worker_uses_only_an_mps_server_that_a_variable_names(
     ],
 )
 def test_what_goes_wrong_is_the_answer(crew: Crew, order: str, said: str) -> None:
-    """Check that a worker that dies, raises or returns what JSON cannot express has an error as its answer."""
+    """Check that a worker that dies, raises or returns no JSON has an error as its answer."""
     [answer] = crew.ask([crew.hire("one", work)], order, "x", 10)
     assert said in answer["error"]
 
@@ -231,6 +231,7 @@ def pretended(ring: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> dict[in
     monkeypatch.setattr(main, "AllGpus", AllPretended)
     monkeypatch.setattr(watch, "first_look", lambda: quick["before"])
     monkeypatch.setattr(watch, "last_look", lambda: quick["after"])
+    monkeypatch.setattr(watch, "programs_after", lambda own: {"programs": {}, "own": own})
     monkeypatch.setattr(watch, "sample", sample)
     monkeypatch.setattr(watch, "open_ring", lambda _: ring[0])
     monkeypatch.setattr(main, "START_S", 2.0)
@@ -475,6 +476,40 @@ def test_a_gpu_that_is_lost_under_load_is_named_and_the_other_is_measured(
 def test_what_is_refused(change: dict[str, Any], plan: dict[str, Any], said: str | None) -> None:
     """Check the message with which the node's program refuses to start in a state, None if it starts."""
     assert main.refusal({**recorded("quick")["before"], **change}, plan) == said
+
+
+def test_a_program_that_started_during_the_load_is_refused_as_one_before_it(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep no measurements, which could serve as a baseline, unless the plan allows programs."""
+    programs = {"1": [[4711, 900]]}
+    monkeypatch.setattr(watch, "programs_after", lambda _: {"programs": programs})
+    busy = main.measure(crew, {**PLAN, "busy": True})
+    assert (busy["programs"]["programs"], len(busy["gpus"])) == (programs, 2)
+    result = main.measure(crew, PLAN)
+    assert set(result) == {"schema", "host", "at", "level", "before", "refused"}
+    [judged] = judge({"gpu01": result})
+    assert judged.verdict == "refused"
+    assert "GPUs are in use: GPU 1: pid 4711 (900 MiB); wait for those programs" in str(judged.failure)
+
+
+def test_programs_that_are_not_known_after_the_load_are_a_fault(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "programs_after", lambda _: {"programs": {"1": None}})
+    faults = judge({"gpu01": main.measure(crew, {**PLAN, "kinds": KINDS})})[0].faults
+    assert [found.rule for found in faults] == ["device.programs"]
+    assert faults[0].text.endswith("meanwhile: NVML does not list those on GPU 1")
+
+
+def test_a_killed_process_that_sleeps_in_the_kernel_is_no_program_of_others(
+    crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretended[1] = "host"
+    monkeypatch.setattr(os, "waitpid", lambda *_: (0, 0))
+    own = main.measure(crew, PLAN)["programs"]["own"]
+    assert own == sorted(own)
+    assert len(own) == 3  # of each GPU, and of all
 
 
 def test_load_is_what_was_read_in_its_time() -> None:

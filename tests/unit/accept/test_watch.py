@@ -8,6 +8,7 @@ import json
 import os
 import select
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -62,6 +63,28 @@ def test_programs_that_nvml_does_not_list_are_not_none(monkeypatch: pytest.Monke
     nvml.processes.return_value = {0: [], 1: [[4711, 900]]}
     monkeypatch.setattr(watch, "Watch", lambda: nvml)
     assert watch.first_look()["programs"] == {"1": [[4711, 900]], "2": None}
+
+
+@pytest.mark.parametrize(
+    ("looks", "own", "found"),
+    [
+        ([[]], [], {}),
+        ([[[4711, 900]], []], [], {}),  # a killed process, whose GPU the driver frees
+        ([[[4711, 900]]], [], {"0": [[4711, 900]]}),
+        ([[[12, 500]]], [12], {}),  # a process of the test that hangs in the driver
+        ([[[12, 500], [4711, 900]]], [12], {"0": [[4711, 900]]}),
+        ([None], [], {"0": None}),
+    ],
+)
+def test_programs_after_the_load_are_those_of_others(
+    looks: list[Any], own: list[int], found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = [{} if rows is None else {0: rows} for rows in looks]
+    nvml = Mock(read=lambda: [{"index": 0}])
+    nvml.processes = lambda: seen.pop(0) if len(seen) > 1 else seen[0]
+    monkeypatch.setattr(watch, "Watch", lambda: nvml)
+    monkeypatch.setattr(watch, "FREED_S", 0.3)
+    assert watch.programs_after(own) == {"programs": found}
 
 
 def test_an_error_is_that_of_a_driver_and_no_other_one_pushes_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
