@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from gpuprov.accept.rates import COLLECTIVES, OF_GPU
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.errors import InvalidInput
 from gpuprov.history.ledger import Event
@@ -34,7 +35,7 @@ class Criterion(Strict):
     Attributes:
         checks: checks of verify, or else of drift, that must hold on every node.
         rules: rules of the doctor that must judge, and find nothing, on every node.
-        measured: measurements of accept that must be made, and not be slow, on every node.
+        measured: measurements of accept that must be made, and neither be slow nor wrong, on every node.
         accepted_days: days in which every node must have passed accept.
         not_ours: why no state of nodes answers it.
     """
@@ -139,7 +140,8 @@ def _judged(each: Criterion, seen: Evidence, now: datetime) -> Judged:
         found = *_all_hold(each.rules, seen, "doctor", since), "gpuprov doctor --all"
     elif each.measured:
         slow = [f"{name}.slow" for name in each.measured]
-        found = *_all_hold(slow, seen, "accept", since), "gpuprov accept"
+        void = set().union(*map(_void_by, each.measured))
+        found = *_all_hold(slow, seen, "accept", since, void), "gpuprov accept"
     else:
         days = each.accepted_days or 1
         found = *_accepted(seen, (now - timedelta(days=days)).isoformat()), "gpuprov schedule accept"
@@ -147,20 +149,32 @@ def _judged(each: Criterion, seen: Evidence, now: datetime) -> Judged:
     return Judged(each.id, each.text, each.source, result, value, command)
 
 
+def _void_by(measure: str) -> set[str]:
+    """Return the first words of the rules of accept by which a measurement counts for nothing: its own, those
+    of its step and of GPUs that were not measured, and that of faults which the result leaves out.
+    """
+    step = OF_GPU[measure].place if measure in OF_GPU else (measure.partition("_")[0],)
+    return {measure, *step, "device", "findings", *(["nccl"] if measure in COLLECTIVES else [])}
+
+
 def _any_judged(newest: Newest, checks: Sequence[str]) -> bool:
     """Return whether some node's newest result judged all of the checks."""
     return any(set(checks) <= set(judged) for _, judged, _ in newest.values())
 
 
-def _all_hold(checks: Sequence[str], seen: Evidence, verb: str, since: str) -> tuple[Result, str]:
-    """Return `fail` if a check differs in the newest result of a node, however old; `no evidence` if a node
-    has no complete result since `since` (ISO 8601, UTC); else `pass`; and a text that names the nodes.
+def _all_hold(
+    checks: Sequence[str], seen: Evidence, verb: str, since: str, void: Collection[str] = ()
+) -> tuple[Result, str]:
+    """Return `fail` if a check, or one whose first word is in `void`, differs in the newest result of a node,
+    however old; `no evidence` if a node has no complete result since `since` (ISO 8601, UTC); else `pass`;
+    and a text that names the nodes.
     """
     newest = seen.runs.get(verb, {})
     bad, blind = dict[str, list[str]](), []
     for node in seen.nodes:
         at, judged, result = newest.get(node, ("", (), NodeDrift(node, "error")))
-        if wrong := [each.check for each in result.drift if each.check in checks]:
+        differing = [each.check for each in result.drift]
+        if wrong := [name for name in differing if name in checks or name.partition(".")[0] in void]:
             bad[node] = wrong
         elif at < since or result.reason is not None or not set(checks) <= set(judged):
             blind.append(node)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuprov.accept.judge import Acceptance
+from gpuprov.accept.judge import Acceptance, judge
 from gpuprov.accept.rates import Rate
 from gpuprov.doctor.judge import Diagnosis, rules
 from gpuprov.drift.judge import Difference, NodeDrift
@@ -30,6 +32,7 @@ from gpuprov.report.criteria import (
     read_criteria,
 )
 from tests import ROOT
+from tests.unit.accept.recorded import recorded
 from tests.unit.hostile.timing import seconds_of
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -172,6 +175,53 @@ def test_what_another_node_has_measured_is_no_evidence_of_a_node(tmp_path: Path)
     for measure, expected in (("h2d", ["pass", "no evidence"]), ("bf16", ["pass", "pass"])):
         stated = Criterion(id="a", text="t", source="s", measured=[measure])
         assert results(tmp_path, run, stated) == expected
+
+
+SPOILED: dict[str, tuple[set[str], Callable[[dict[str, Any]], object]]] = {
+    "nothing": (set(), lambda _: None),
+    "a wrong product": ({"bf16"}, lambda row: row["matrix"]["bf16"].update(off=5.0)),
+    "a product of another format": ({"bf16"}, lambda row: row["matrix"]["fp8"].update(repeats=False)),
+    "no product": ({"bf16"}, lambda row: row["matrix"].update(bf16={"error": "the process ended"})),
+    "no memory test": ({"memory_read"}, lambda row: row["pattern"].update(bytes=2**30)),
+    "no memory": ({"memory_read"}, lambda row: row.update(memory={"error": "12 MiB of memory are free"})),
+    "no copies": ({"h2d"}, lambda row: row.update(host={"error": "the data changes"})),
+    "no GPU": (
+        {"bf16", "memory_read", "h2d", "all_reduce"},
+        lambda row: row.update(device={"error": ""}),
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_a_measurement_that_is_wrong_or_lacks_a_gpu_fails(how: str, tmp_path: Path) -> None:
+    """Fail the criteria that it concerns, and no other, though rates of the second GPU are good."""
+    failing, spoil = SPOILED[how]
+    measured = recorded("quick")
+    spoil(measured["gpus"][0])
+    run = of_acceptance("20260131-000000-accept-0000", judge({"n1": measured}), "fleet")
+    for measure in ("bf16", "memory_read", "h2d", "all_reduce"):
+        stated = Criterion(id="a", text="t", source="s", measured=[measure])
+        folder = tmp_path / measure
+        folder.mkdir()
+        assert results(folder, run, stated)[0] == ("fail" if measure in failing else "pass"), measure
+
+
+@pytest.mark.parametrize(
+    ("measure", "rule"),
+    [
+        ("all_reduce", "all_reduce.wrong"),
+        ("all_gather", "nccl.error"),
+        ("peer", "peer.wrong"),
+        ("nvme_read", "nvme.error"),
+        ("bf16_burst", "bf16.error"),
+        ("h2d", "findings.more"),
+    ],
+)
+def test_faults_that_concern_a_measurement(measure: str, rule: str) -> None:
+    fault = Difference(rule, 1, 2, "error", None, False)
+    newest = {name: (AT, (f"{measure}.slow",), NodeDrift(name, "drifted", (fault,))) for name in ("n1", "n2")}
+    stated = Criterion(id="a", text="t", source="s", measured=[measure])
+    assert result(stated, runs={"accept": newest}) == ("fail", f"2 of 2 nodes: n[1-2] {rule}")
 
 
 def test_a_node_whose_rules_cannot_judge_takes_no_evidence_from_others(tmp_path: Path) -> None:
