@@ -50,7 +50,8 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
     ours = table.sources("fleet", fleet)
     monitor = table.sources("monitor", firewall.monitor_from)
     rules = [*BASICS, *DHCP]
-    rules += [f"iifname {_interface(name)} accept" for name in firewall.trusted_interfaces]
+    trusted = [f"iifname {_interface(name)} " for name in firewall.trusted_interfaces]
+    rules += [f"{source}accept" for source in trusted]
     rules += [f"{source}tcp dport {_ports(ssh_ports)} accept" for source in ssh]
     rules += [f"{source}accept" for source in ours]
     rules += [f"{source}tcp dport {_ports(firewall.monitor_ports)} accept" for source in monitor]
@@ -60,7 +61,7 @@ def ruleset(firewall: Firewall, ssh_ports: Iterable[int], hosts: Mapping[str, st
     return {
         "networks": table.networks,
         "input": [INPUT, *rules],
-        "forward": [FORWARD, *_published(firewall, [*ours, *monitor])],
+        "forward": [FORWARD, *_published(firewall, [*trusted, *ours, *monitor])],
     }
 
 
@@ -95,24 +96,36 @@ def by_number(rules: Iterable[str]) -> list[str]:
 
 
 def _published(firewall: Firewall, sources: list[str]) -> list[str]:
-    """Return rules for published ports: Docker forwards their connections past the input chain.
+    """Return rules for ports of containers: their connections are forwarded, past the input chain.
 
     [] if the setting `published` allows connections from any address.
 
-    The rules accept connections from containers and from `sources`, and drop others to published ports.
+    The rules accept connections from containers and from `sources`, and drop others to published ports, and
+    to containers' bridges: with a route to a bridge's network a packet needs no published port.
 
     Args:
         sources: starts of rules, as `_Table.sources` returns them.
     """
     if firewall.published == "any":
         return []
-    inside = ['iifname "docker0" accept', 'iifname "br-*" accept']
     return [
         "ct state established,related accept",
-        *inside,
-        *(f"ct status dnat {source}accept" for source in sources),
+        *(f"{bridge} accept" for bridge in _bridges("iifname", firewall.uplinks)),
+        *(f"{source}accept" for source in sources),
         "ct status dnat drop",
+        *(f"{bridge} drop" for bridge in _bridges("oifname", firewall.uplinks)),
     ]
+
+
+def _bridges(direction: str, uplinks: Iterable[str]) -> list[str]:
+    """Return starts of rules for packets from (`iifname`) or to (`oifname`) bridges of containers.
+
+    A bridge of `docker network create` is named br- and twelve hexadecimal digits, for which nft has no
+    pattern.
+    """
+    named = [f"{direction} {_interface(name)}" for name in ("docker*", "podman*", "cni-podman*")]
+    others = "".join(f"{direction} != {_interface(name)} " for name in uplinks)
+    return [*named, f'{others}{direction} "br-*"']
 
 
 class _Table:

@@ -132,6 +132,7 @@ CHANGED: dict[str, tuple[Other, ...]] = {
     f"{SET}firewall.open.*.sources": _others(["203.0.113.0/24"]),
     f"{SET}firewall.trusted_interfaces": _others(["ib*"]),
     f"{SET}firewall.published": _others("any"),
+    f"{SET}firewall.uplinks": _others(["br-ex"]),
     "groups.*.ssh.user": _others(ADMIN),
     "ssh.user": _others(ADMIN),
     "ssh.port": _others(2222, Other(2222, {f"{SET}ssh.port": 2222})),

@@ -159,6 +159,21 @@ def test_a_fault_is_seen_by_both_witnesses_and_mended(hardened: Hardened, name: 
 
 
 @pytest.mark.slow
+def test_rules_that_take_an_uplink_for_a_network_of_docker_are_refused(hardened: Hardened) -> None:
+    node = hardened.nodes[0]
+    node.run("sudo nft flush chain inet gpuprov forward", user=ADMIN)
+    # In /sys a node of the lab sees the interfaces of this machine.
+    node.run("sudo mount -t tmpfs tmpfs /sys/class/net && sudo mkdir /sys/class/net/br-ex", user=ADMIN)
+    refused = apply(hardened.folder)
+    assert refused.returncode == 1
+    assert "settings.firewall.uplinks: [br-ex]" in refused.stdout + refused.stderr
+    assert "firewall.forward" in hardened.differs()["old"]
+    node.run("sudo umount /sys/class/net", user=ADMIN)
+    assert apply(hardened.folder).returncode in (0, 3)
+    assert hardened.differs()["old"] == set()
+
+
+@pytest.mark.slow
 def test_an_sshd_that_was_started_by_hand_is_not_restarted(hardened: Hardened) -> None:
     """Check that the switch and the role refuse, and that the command in their messages corrects the node."""
     node = hardened.nodes[0]

@@ -94,5 +94,10 @@ class Firewall(Strict):
     )
     published: Literal["fleet", "any"] = Field(
         default="fleet",
-        description="who can reach ports that Docker publishes: `fleet` (with the monitor), or `any`",
+        description="who can reach containers of Docker and Podman: `fleet`, with the monitor and trusted "
+        "interfaces, or `any`",
+    )
+    uplinks: list[Annotated[str, Field(pattern=r"^br-[A-Za-z0-9_.-]{1,12}$")]] = Field(
+        default=[],
+        description="interfaces that are named like Docker's networks, br-*, and lead elsewhere: br-ex",
     )

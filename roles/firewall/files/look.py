@@ -2,9 +2,10 @@
 
 Standard library only; runs on the node, from standard input. Argument: {"table": the `networks` and `chains`
 that the table must have, "others": units of other firewalls}. `armed` is the run for which the dead man's
-switch is armed; `others` are those of the units that run or start at boot.
+switch is armed; `mistaken` are uplinks that the rules take for containers' bridges; `others` are those of the
+units that run or start at boot.
 
-    {"armed": "", "installed": true, "loaded": false, "others": ["firewalld.service"]}
+    {"armed": "", "installed": true, "loaded": false, "mistaken": ["br-ex"], "others": ["firewalld.service"]}
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from pathlib import Path
 
 ARMED = Path("/var/lib/gpuprov/deadman/armed")
+INTERFACES = Path("/sys/class/net")
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 asked = json.loads(sys.argv[1])
@@ -57,11 +59,27 @@ def on(units: list[str]) -> list[str]:
     return [unit for unit, done in said.items() if set(done.stdout.split()).intersection(ON)]
 
 
+def leads_elsewhere(interface: Path) -> bool:
+    """Return whether an interface is no bridge, or has a port other than those of containers, veth*."""
+    ports = interface / "brif"
+    return not ports.is_dir() or any(not port.name.startswith("veth") for port in ports.iterdir())
+
+
+def mistaken(chains: dict[str, list[str]]) -> list[str]:
+    """Return interfaces that the rules take for Docker's bridges, by their names, and that lead elsewhere."""
+    rules = "\n".join(chains.get("forward", []))
+    if 'iifname "br-*"' not in rules:
+        return []
+    names = [path.name for path in sorted(INTERFACES.glob("br-*")) if leads_elsewhere(path)]
+    return [name for name in names if f'iifname != "{name}"' not in rules]
+
+
 installed = shutil.which("nft") is not None
 look = {
     "armed": ARMED.read_text().strip() if ARMED.exists() else "",
     "installed": installed,
     "loaded": installed and table() == asked["table"],
+    "mistaken": mistaken(asked["table"]["chains"]),
     "others": on(asked["others"]),
 }
 json.dump(look, sys.stdout)

@@ -119,9 +119,33 @@ def test_networks_become_sets_of_each_family_without_overlaps() -> None:
     assert "tcp dport 22 accept" not in rules["input"]
 
 
-def test_published_ports_are_the_fleets_unless_stated() -> None:
-    assert locked(firewall={})["firewall"]["ruleset"]["forward"][-1] == "ct status dnat drop"
+def test_ports_of_containers_are_the_fleets_unless_stated() -> None:
+    stated = {"monitor_from": ["10.9.0.0/16"], "trusted_interfaces": ["ib*"]}
+    assert locked(firewall=stated)["firewall"]["ruleset"]["forward"][1:] == [
+        "ct state established,related accept",
+        'iifname "docker*" accept',
+        'iifname "podman*" accept',
+        'iifname "cni-podman*" accept',
+        'iifname "br-*" accept',
+        'iifname "ib*" accept',
+        "ip saddr @fleet4 accept",
+        "ip6 saddr @fleet6 accept",
+        "ip saddr @monitor4 accept",
+        "ct status dnat drop",
+        'oifname "docker*" drop',
+        'oifname "podman*" drop',
+        'oifname "cni-podman*" drop',
+        'oifname "br-*" drop',
+    ]
     assert len(locked(firewall={"published": "any"})["firewall"]["ruleset"]["forward"]) == 1
+
+
+def test_an_uplink_that_is_named_like_a_network_of_docker_is_none_in_both_directions() -> None:
+    rules = locked(firewall={"uplinks": ["br-ex", "br-mgmt"]})["firewall"]["ruleset"]["forward"]
+    assert [rule for rule in rules if "br-" in rule] == [
+        'iifname != "br-ex" iifname != "br-mgmt" iifname "br-*" accept',
+        'oifname != "br-ex" oifname != "br-mgmt" oifname "br-*" drop',
+    ]
 
 
 def test_a_fleet_known_by_name_only_is_refused() -> None:
@@ -140,6 +164,7 @@ def test_a_fleet_known_by_name_only_is_refused() -> None:
         (Ssh, {"port": 70000}),
         (Ssh, {"exempt": ["10.0.0.0/8,0.0.0.0/0"]}),
         (Firewall, {"trusted_interfaces": ['ib0" accept']}),
+        (Firewall, {"uplinks": ['br-ex" accept']}),
         (Firewall, {"ssh_from": ["10.0.0.0/8 } accept"]}),
         (Firewall, {"ssh_from": []}),
         (Firewall, {"open": [{"ports": [22], "protocol": "tcp } accept"}]}),

@@ -781,6 +781,33 @@ def test_both_roles_know_the_same_file_of_sources() -> None:
     assert gpuprov_repos.GENERATED == GENERATED
 
 
+@pytest.mark.parametrize(
+    ("rules", "mistaken"),
+    [
+        (['iifname "br-*" accept'], ["br-ex", "br-lan", "br-mgmt"]),
+        (['iifname != "br-ex" iifname != "br-lan" iifname "br-*" accept'], ["br-mgmt"]),
+        ([], []),
+    ],
+)
+def test_uplinks_that_rules_take_for_docker_s_networks_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rules: list[str], mistaken: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    asked = {"table": {"networks": {}, "chains": {"forward": []}}, "others": []}
+    monkeypatch.setattr("sys.argv", ["look.py", json.dumps(asked)])
+    firewall = script("firewall")
+    monkeypatch.setattr(firewall, "INTERFACES", tmp_path)
+    ports = {"br-lan": ["eth1", "veth1"], "br-mgmt": ["bond0"], "br-web": ["veth2"], "br-0123456789ab": []}
+    for name, each in {**ports, "br0": ["eth2"], "docker0": ["eth3"]}.items():
+        (tmp_path / name / "brif").mkdir(parents=True)
+        for port in each:
+            (tmp_path / name / "brif" / port).touch()
+    (tmp_path / "br-ex").mkdir()  # no bridge of the kernel's
+    (tmp_path / "eth0").mkdir()
+    assert firewall.mistaken({"forward": rules}) == mistaken
+    assert firewall.mistaken({}) == []
+
+
 def test_role_and_witnesses_know_the_same_firewalls() -> None:
     stated = yaml.safe_load((ROOT / "roles/firewall/vars/main.yml").read_text())
     assert tuple(stated["__firewall_others"]) == BESIDE
