@@ -35,9 +35,13 @@ def worst(*codes: int) -> Exit:
     return Exit.OK
 
 
+LONGEST_WORD = 200
+"""Number of characters of a word that are compared with others: each takes memory."""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the known word nearest to a mistyped one: `did you mean 'driver'?`; empty without a match."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(word[:LONGEST_WORD], list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else ""
 
 

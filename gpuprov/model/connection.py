@@ -13,8 +13,9 @@ from pydantic import AfterValidator, Field, field_validator
 
 from gpuprov.model.documents import Strict
 from gpuprov.model.stack import IMAGE
+from gpuprov.untrusted.gates import shown
 
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+HOST_NAME = re.compile(r"(?!.{254})[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 NOT_A_HOST = frozenset({"all", "ungrouped", "localhost", "127.0.0.1", IMAGE})
 """Names that a host must not have: Ansible's groups of all hosts, its names for the controller
 (`LOCALHOST` in its constants), and the builder that is no host. A host of such a name would get the variables
@@ -39,7 +40,7 @@ def host_name(name: str) -> str:
         ValueError: it has other characters, or is one of `NOT_A_HOST`.
     """
     if not HOST_NAME.fullmatch(name):
-        raise ValueError(f"host names of letters, digits, '.', '_' and '-', not {name!r}")
+        raise ValueError(f"host names of at most 253 letters, digits, '.', '_' and '-', not {shown(name)}")
     if name in NOT_A_HOST:
         raise ValueError(
             f"host names other than {name!r}, which has a meaning in Ansible or gpuprov: {{NAME: {name}}}"
@@ -81,7 +82,7 @@ class Connection(Strict):
     def _is_one_path(cls, path: str | None) -> str | None:
         """Return the path; raise ValueError if ssh would open another one, or several."""
         if path is not None and READ_BY_SSH.search(path):
-            raise ValueError(f'a path without `"`, `\\`, `%`, `$` and control characters, not {path!r}')
+            raise ValueError(f'a path without `"`, `\\`, `%`, `$` and control characters, not {shown(path)}')
         return path
 
     @field_validator("jump")
@@ -124,7 +125,7 @@ def parse_destination(text: str) -> Destination:
     """
     name, at, place = text.rpartition("@")
     if at and ("@" in name or not USER_NAME.fullmatch(name)):
-        raise ValueError(f"{text!r} has no valid user before the @")
+        raise ValueError(f"{shown(text)} has no valid user before the @")
     bracketed = BRACKETS.fullmatch(place)
     if bracketed:
         host, port = bracketed["host"], bracketed["port"]
@@ -135,19 +136,21 @@ def parse_destination(text: str) -> Destination:
         port = port if colon else None
     if port is not None and ":" in port:
         raise ValueError(
-            f"{text!r} has more than one port; an IPv6 address with a port is written [ADDRESS]:PORT"
+            f"{shown(text)} has more than one port; an IPv6 address with a port is written [ADDRESS]:PORT"
         )
     if not (HOST_NAME.fullmatch(host) or _is_ipv6(host)):
-        raise ValueError(f"{text!r} names no host: letters, digits, '.', '_' and '-', or an address")
+        raise ValueError(
+            f"{shown(text)} names no host: at most 253 letters, digits, '.', '_' and '-', or an address"
+        )
     if port is not None and not (port.isdecimal() and port.isascii() and 1 <= int(port[:9]) <= 65535):
-        raise ValueError(f"the port of {text!r} is not a number from 1 to 65535")
+        raise ValueError(f"the port of {shown(text)} is not a number from 1 to 65535")
     return Destination(name or None, host, int(port) if port else None)
 
 
 def host_address(text: str) -> str:
     """Return a name or address of a host unchanged; raise ValueError for others, and with a user or port."""
     if parse_destination(text) != Destination(None, text, None):
-        raise ValueError(f"a name or an address of a host without user, port and brackets, not {text!r}")
+        raise ValueError(f"a name or an address of a host without user, port and brackets, not {shown(text)}")
     return text
 
 

@@ -29,7 +29,9 @@ ERRORS = 10_000
 class Strict(BaseModel):
     """A frozen record that rejects unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, defer_build=True, allow_inf_nan=False
+    )
 
 
 class Places(dict[str, str]):
@@ -234,6 +236,8 @@ def _expectation(error: Any) -> str:
     """Return the expected value of pydantic's error as text, such as `a whole number`."""
     if error["type"] in EXPECTED:
         return EXPECTED[error["type"]]
+    if error["type"] == "too_long":
+        return f"at most {error['ctx']['max_length']} items"
     text = str(error["msg"])
     for start in ("Value error, ", "Input should be ", "Input should "):
         text = text.removeprefix(start)

@@ -25,8 +25,10 @@ class GpuHardware(Strict):
 class NvmeHardware(Strict):
     """Local NVMe drives."""
 
-    count: int | None = Field(default=None, ge=0, description="minimum number of drives")
-    total_tb: float | None = Field(default=None, ge=0, description="minimum total capacity in 10^12 B")
+    count: int | None = Field(default=None, ge=0, le=1024, description="minimum number of drives")
+    total_tb: float | None = Field(
+        default=None, ge=0, le=1_000_000, description="minimum total capacity in 10^12 B"
+    )
 
 
 class NicHardware(Strict):
@@ -46,8 +48,10 @@ class HardwareProfile(Strict):
     """The hardware of a server; values that are not stated are not checked."""
 
     gpu: GpuHardware = GpuHardware()
-    cpu_cores: int | None = Field(default=None, ge=1, description="minimum number of physical cores")
-    memory_gib: int | None = Field(default=None, ge=1, description="installed memory in GiB")
+    cpu_cores: int | None = Field(
+        default=None, ge=1, le=65_536, description="minimum number of physical cores"
+    )
+    memory_gib: int | None = Field(default=None, ge=1, le=1 << 20, description="installed memory in GiB")
     nvme: NvmeHardware = NvmeHardware()
     nics: list[NicHardware] = Field(
         default=[], description="network ports for data, without management ports"

@@ -18,8 +18,8 @@ SEVERAL, NUMBERS = 128, 8
 square of the ranges or more.
 """
 _LEFT: ContextVar[list[int]] = ContextVar("names that sets of a document may still have, and may have")
-_NAME = re.compile(r"(?!@)[\w.:@-]+")
-"""One host's name or address; other text is a set with syntax, which ClusterShell would expand."""
+_NAME = re.compile(r"(?!@|.{254})[\w.:@-]+")
+"""One host's name or address; other and longer text is a set with syntax, which ClusterShell would expand."""
 _NUMBER = re.compile(r"\[[^\[\]]*\]|[0-9]+")
 COMMAS, SIGNS = re.compile(r"\[[^\[\]]*\]|,"), re.compile(r"\[[^\[\]]*\]|[,!&^]")
 _RANGE = re.compile(r"\s*(-?[0-9]{1,12})(?:\s*-\s*([0-9]{1,12})(?:/([0-9]{1,12}))?)?\s*")
@@ -112,6 +112,8 @@ def expand(stated: object) -> list[str]:
     if len(texts) < len(listed):
         raise ValueError("host names such as gpu[01-08], a list of them, or a mapping of name to address")
     text = ",".join(texts)
+    if re.search("[0-9]{254}", text):
+        raise ValueError("host names of at most 253 characters, such as gpu[01-08]")
     if (count := _count(text)) > LARGEST:
         raise ValueError(f"at most {LARGEST} host names in one set, not {count}")
     left = _LEFT.get([ALTOGETHER] * 2)
@@ -127,7 +129,7 @@ def expand(stated: object) -> list[str]:
             return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
         found = {name for part in parts for name in NodeSet(part, resolver=RESOLVER_NOGROUP)}
     except NodeSetException as error:
-        raise ValueError(f"host names such as gpu[01-08] ({error})") from None
+        raise ValueError(f"host names such as gpu[01-08] ({str(error)[:200]})") from None
     return sorted(found, key=_in_order)
 
 

@@ -60,7 +60,10 @@ class StackPolicy(Strict):
         description="with a builder: `absent` on the other nodes, where a new kernel waits for its module",
     )
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
-        default=None, min_length=1, description="toolkits (12.8); of several the first is the default"
+        default=None,
+        min_length=1,
+        max_length=8,
+        description="toolkits (12.8); of several the first is the default",
     )
     cudnn: VersionText | None = Field(default=None, description="9.15, or exactly: 9.15.0.57")
     nccl: VersionText | None = Field(default=None, description="2.29, or with its build: 2.29.7+cuda13.2")

@@ -11,6 +11,7 @@ from gpuprov.errors import InvalidInput
 from gpuprov.files.resources import share
 from gpuprov.inventory.imports.ways import WAY_IN
 from gpuprov.model.floors import Floors
+from gpuprov.model.marked import DEEPEST
 from gpuprov.model.nodeset import fold
 from gpuprov.untrusted import UNSAFE, is_template, on_one_line
 
@@ -70,8 +71,6 @@ Variables of roles are left out as well: `ssh_hardening_user_ca` does the same a
 """
 RUNS = "can decide who may log in and what Ansible or gpuprov runs or installs, or contain passwords"
 EXPANDS = "are templates, which Ansible expands"
-DEEPEST = 32
-"""Deepest nesting of an imported fleet."""
 Left = dict[str, dict[str, list[str]]]
 
 

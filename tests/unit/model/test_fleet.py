@@ -60,7 +60,7 @@ def test_a_mapping_gives_addresses(tmp_path: Path) -> None:
         ("sysctl: {}", "clocks: {graphics: 1500, memory: 3201}", 7, ["did you mean 'tuning.sysctl'?"]),
         ("fast", "1500", 7, ["clocks.graphics is \"fast\"", "a whole number"]),
         ("gpu[01-", "gpu[01-03]", 4, ["hosts is \"gpu[01-\"", "host names such as gpu[01-08]"]),
-        ("'gpu; reboot'", "gpu[01-03]", 4, ["host names of letters, digits"]),
+        ("'gpu; reboot'", "gpu[01-03]", 4, ["host names of at most 253 letters, digits"]),
         ("[localhost]", "gpu[01-03]", 4, ["host names other than 'localhost', which has a meaning"]),
         ("[image]", "gpu[01-03]", 4, ["host names other than 'image', which has a meaning"]),
         ("{all: 10.0.0.1}", "gpu[01-03]", 4, ["host names other than 'all', which has a meaning in Ansible"]),
@@ -272,7 +272,12 @@ def test_a_connection_is_stated_for_the_fleet_a_group_and_a_host(tmp_path: Path)
         ),
         ("a b@gpu04", "ec2-user@gpu04", 9, ["has no valid user before the @"]),
         ("gpu05:22x", "none", 10, ["[USER@]HOST[:PORT]: the port of 'gpu05:22x'"]),
-        ("gpu 06:", "gpu06:", 11, ["host names of letters, digits, '.', '_' and '-', not 'gpu 06'"]),
+        (
+            "gpu 06:",
+            "gpu06:",
+            11,
+            ["host names of at most 253 letters, digits, '.', '_' and '-', not 'gpu 06'"],
+        ),
         ("user: -oProxyCommand=x", "port: 2222", 13, ["ssh.user is", "a user name such as ubuntu"]),
         ("{address: a:1, ssh: {port: 2}}", "203.0.113.7:40023", 7, ["the address has 1, ssh.port is 2"]),
     ],
@@ -381,9 +386,9 @@ def test_places_that_cannot_be(tmp_path: Path, key: str, places: str, said: str)
 @pytest.mark.parametrize(
     ("stated", "seen"),
     [
-        ("? {a: b}\n: 1\n", "a key in the document is no text or number"),
-        ("? [a]\n: 1\n", "a key in the document is no text or number"),
-        ("? !!binary AA==\n: 1\n", "a key in the document is no text or number"),
+        ("? {a: b}\n: 1\n", "a key in the document is no text; expected text"),
+        ("? [a]\n: 1\n", "a key in the document is no text; expected text"),
+        ("? !!binary AA==\n: 1\n", "a key in the document is no text: 'AA=='"),
         ("a: !!bool perhaps\n", "not a value of its type 'tag:yaml.org,2002:bool'"),
         ("a: !!timestamp never\n", "not a value of its type 'tag:yaml.org,2002:timestamp'"),
         ("a: !!int ''\n", "not a value of its type 'tag:yaml.org,2002:int'"),
@@ -424,3 +429,47 @@ def test_no_text_has_characters_that_no_path_has(tmp_path: Path, sign: str, text
     file.write_text("groups: {}\n" + text.format(sign) + "\n")
     with pytest.raises(InvalidInput, match=r"fleet.yml:2: .*a NUL or half of a surrogate pair"):
         read_fleet(file)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        (f"memory_gib: '{'9' * 310}'", "less than or equal to 1048576"),
+        ("memory_gib: 1048577", "less than or equal to 1048576"),
+        (f"cpu_cores: '{'9' * 310}'", "less than or equal to 65536"),
+        ("nvme: {count: 1025}", "less than or equal to 1024"),
+        ("nvme: {total_tb: 1.0e+7}", "less than or equal to 1000000"),
+        ("nvme: {total_tb: 'inf'}", "a finite number"),
+        ("nvme: {total_tb: 'nan'}", "a finite number"),
+    ],
+)
+def test_hardware_is_no_more_than_there_can_be(tmp_path: Path, stated: str, expected: str) -> None:
+    """Check that no number is too large to calculate with, also as text, which is read as a number."""
+    said = complaint(tmp_path, f"{GOOD}    hardware: {{{stated}}}\n")
+    assert said.startswith("fleet.yml:8: groups.train.hardware.")
+    assert said.endswith(f"; expected {expected}")
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    ["{0}", "[{0}]", "'{0}[1-2]'", "{{{0}: 192.0.2.1}}", "{{gpu01: {0}}}", "{{gpu01: 'eve@{0}:22'}}"],
+)
+@pytest.mark.parametrize("sign", ["n", "9"])
+def test_names_of_hosts_have_a_length(tmp_path: Path, hosts: str, sign: str) -> None:
+    def text(length: int) -> str:
+        return GOOD.replace("gpu[01-03]", hosts.format("n" + sign * (length - 1)))
+
+    longest = 252 if "[1-2]" in hosts else 253
+    if sign == "n":
+        assert read_fleet(fleet(tmp_path, text(longest))).groups["train"].hosts
+    for length in (longest + 3, 400):
+        said = complaint(tmp_path, text(length))
+        assert "at most 253 " in said
+        assert len(said) < 1000
+
+
+def test_few_toolkits_are_stated(tmp_path: Path) -> None:
+    stack = "    stack: {{cuda: [{}]}}\n"
+    versions = [f"'12.{n}'" for n in range(9)]
+    assert read_fleet(fleet(tmp_path, GOOD + stack.format(", ".join(versions[:8]))))
+    assert "expected at most 8 items" in complaint(tmp_path, GOOD + stack.format(", ".join(versions)))

@@ -103,3 +103,11 @@ def test_names_are_the_same_without_clustershell(names: list[str]) -> None:
         patch.setattr(nodeset, "SEVERAL", 0)
         assert set(expand(fold(names))) == set(names)
         assert len(expand(",".join(names))) == len(set(names))
+
+
+def test_a_name_of_thousands_of_digits_is_shown_and_not_expanded() -> None:
+    """Check that no name ends in Python's limit of a number's digits."""
+    long = "n" + "9" * 5000
+    assert fold([long, "gpu01"]) == f"{long},gpu01"
+    with pytest.raises(ValueError, match="host names of at most 253 characters"):
+        expand(long)
