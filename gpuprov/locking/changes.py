@@ -18,7 +18,7 @@ DETAIL = re.compile(
 )
 """Paths of values that follow from a component's version."""
 MOST = 100
-"""Most characters of a value to show; the lock has all of it."""
+"""Most characters of a value to show, and most width of the paths; the lock has all of a value."""
 
 
 def changes(old: Lock | None, new: Lock) -> list[str]:
@@ -40,7 +40,7 @@ def changes(old: Lock | None, new: Lock) -> list[str]:
         (path, before.get(path), after.get(path)) for path in paths if before.get(path) != after.get(path)
     ]
     moved.sort(key=lambda each: VERSION.fullmatch(each[0]) is None)
-    width = max((len(path) for path, _, _ in moved), default=0)
+    width = min(MOST, max((len(path) for path, _, _ in moved), default=0))
     return [f"{path:<{width}}  {_word(was)} → {_word(now)}" for path, was, now in moved]
 
 

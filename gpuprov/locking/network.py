@@ -27,7 +27,8 @@ def with_network(
     stated = settings.get("nccl")
     if derived is None:
         return dict(settings)
-    unasked = [host for host in group.hosts if host not in derived.hosts]
+    asked = set(derived.hosts)
+    unasked = [host for host in group.hosts if host not in asked]
     if unasked:
         narrate(
             f"{name}: NCCL's network was derived without {', '.join(unasked)}; gpuprov nccl derive --write"

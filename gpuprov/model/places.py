@@ -9,8 +9,8 @@ from gpuprov.errors import InFile, InvalidInput
 from gpuprov.model.marked import Marked, Path_
 
 
-class Words(dict[tuple[Path_, str], tuple[str, int]]):
-    """A path in a document and a word below it → file and line; all instances are equal."""
+class Words(dict[Path_, dict[str, tuple[str, int]]]):
+    """A path in a document → each word below it → file and line; all instances are equal."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Words)
@@ -19,7 +19,7 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
 
     def add(self, document: Marked, below: Path_, key: str, word: str) -> None:
         """Store the place of a word, the value of the key at the path `below`."""
-        self[below, word] = document.name, document.line((*below, key))
+        self.setdefault(below, {})[word] = document.name, document.line((*below, key))
 
     @contextmanager
     def placing(self, *below: str) -> Iterator[None]:
@@ -33,8 +33,8 @@ class Words(dict[tuple[Path_, str], tuple[str, int]]):
         except InFile:
             raise
         except InvalidInput as error:
-            for (path, word), (file, line) in self.items():
-                if path == below and repr(word) in error.seen:
+            for word, (file, line) in self.get(below, {}).items():
+                if repr(word) in error.seen:
                     result = {"expected": error.expected, "do": error.do}
                     raise InFile("unknown-name", file, line, error.seen, **result) from None
             raise

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpuprov.model.documents import Strict, read_document, write_document
+from gpuprov.model.nodeset import LARGEST
 from gpuprov.nccl.derive import Derived
 
 HEADER = "# Written by `gpuprov nccl derive --write` from what the nodes have. Review it, commit it.\n"
@@ -27,7 +28,7 @@ class DerivedValue(Strict):
 class DerivedGroup(Strict):
     """The common values of a group's nodes; `hosts` are the nodes that answered."""
 
-    hosts: list[str]
+    hosts: list[str] = Field(max_length=LARGEST)
     variables: dict[str, DerivedValue]
     excluded: dict[str, str] = Field(default={}, description="interface or RDMA port → why it was not taken")
 

@@ -50,3 +50,12 @@ def test_the_size_of_packages_is_no_change() -> None:
 )
 def test_no_value_is_shown_as_nothing_at_all(value: object, word: str) -> None:
     assert _word(value) == word
+
+
+def test_a_long_path_does_not_widen_other_lines() -> None:
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.groups.items()
+    long = "n" * 253
+    hosts = group.model_copy(update={"hosts": {**group.hosts, long: "192.0.2.1", "short": "192.0.2.2"}})
+    lines = changes(lock, lock.model_copy(update={"groups": {name: hosts}}))
+    assert sorted(map(len, lines))[0] < 150 < 253 < sorted(map(len, lines))[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -219,3 +220,12 @@ def test_errors_of_a_file_are_limited(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (problem.line, problem.seen) == (1, "4 errors")
     with pytest.raises(InvalidInput, match="4 errors"):
         read_fleet(tmp_path / "fleet.yml")
+
+
+def test_groups_are_checked_in_time_of_their_number(tmp_path: Path) -> None:
+    """Check that the line of a wrong name is found without a search of those of all groups."""
+    kind = "{profile: hgx-h200-8, os: x1, hosts: gpu%d}"
+    fleet = "groups:\n" + "".join(f"  g{n}: {kind % n}\n" for n in range(8000))
+    begun = time.process_time()
+    assert len(findings(tmp_path, fleet)) == 8000
+    assert time.process_time() - begun < 5

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gpuprov.cli.common.group import run
 from gpuprov.errors import InvalidInput
 from gpuprov.locking.network import with_network
-from gpuprov.model.fleet import read_fleet
+from gpuprov.model.fleet import parse_fleet, read_fleet
 from gpuprov.model.lock import Setting
 from gpuprov.nccl import live
 from gpuprov.nccl.derive import Derived, derive
 from gpuprov.nccl.networks import NetworkInterface
 from gpuprov.nccl.rdma import RdmaPort
-from gpuprov.nccl.record import read_record, record_path, write_record
+from gpuprov.nccl.record import DerivedGroup, NcclRecord, read_record, record_path, write_record
 from gpuprov.ssh.transport import Target
 
 FLEET = """\
@@ -125,3 +127,16 @@ def test_a_wrong_name_is_said(fleet: Path, capsys: pytest.CaptureFixture[str]) -
     record_path(fleet).write_text("schema: other\n")
     with pytest.raises(InvalidInput, match="schema"):
         read_record(fleet)
+
+
+def test_hosts_of_a_record_are_compared_in_time_of_their_number() -> None:
+    fleet = parse_fleet("groups: {train: {profile: p, os: o, hosts: 'n[1-20000]'}}", "fleet.yml")
+    record = NcclRecord(groups={"train": DerivedGroup(hosts=[f"x{n}" for n in range(20_000)], variables={})})
+    begun = time.process_time()
+    with_network({}, "train", fleet.groups["train"], record, lambda line: None)
+    assert time.process_time() - begun < 1
+
+
+def test_a_record_has_as_many_hosts_as_a_fleet_at_most() -> None:
+    with pytest.raises(ValidationError, match="at most 100000"):
+        DerivedGroup(hosts=["n"] * 100_001, variables={})
