@@ -57,7 +57,7 @@ def with_builder(
         raise InvalidInput(
             f"{group}: stack.builder is {', '.join(builders)}", expected=f"different hosts, or only {IMAGE}"
         )
-    if unknown := [name for name in builders if name not in (*hosts, IMAGE)]:
+    if unknown := [name for name in builders if name != IMAGE and name not in hosts]:
         raise InvalidInput(
             f"{group}: stack.builder is {fold(unknown)}", expected=f"one of {fold(hosts)}, or {IMAGE}"
         )

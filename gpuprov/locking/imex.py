@@ -21,6 +21,7 @@ def check_imex(groups: Mapping[str, LockedGroup], domains: Grouping | None) -> N
         Refused: the hardware has no IMEX, or a domain is split between groups.
         InvalidInput: hosts have no domain or no address.
     """
+    domain_of = place_of_hosts(domains)
     for name, group in groups.items():
         mode = group.setting("imex")
         if mode in (None, "off"):
@@ -31,20 +32,22 @@ def check_imex(groups: Mapping[str, LockedGroup], domains: Grouping | None) -> N
                 do=f"remove imex from groups.{name}.settings",
             )
         if mode in ON_HOSTS:
-            _check_domain(name, group, mode, domains)
+            _check_domain(name, group, mode, domains or {}, domain_of)
 
 
-def _check_domain(name: str, group: LockedGroup, mode: str, domains: Grouping | None) -> None:
+def _check_domain(
+    name: str, group: LockedGroup, mode: str, domains: Grouping, domain_of: Mapping[str, str]
+) -> None:
     """Check that a group's hosts are exactly those of one NVLink domain, each with an IP address.
 
     Args:
         mode: of the setting `imex`, for messages.
+        domain_of: host → its domain in `domains`.
 
     Raises:
         InvalidInput: a host is in no domain, or has a name in place of an address.
         Refused: the hosts are in several domains, or a domain has further hosts.
     """
-    domain_of = place_of_hosts(domains)
     if without := [host for host in group.hosts if host not in domain_of]:
         raise InvalidInput(
             f"{name}: imex is {mode}, and {fold(without)} is in no NVLink domain",
@@ -58,7 +61,7 @@ def _check_domain(name: str, group: LockedGroup, mode: str, domains: Grouping | 
             expected="one group for each domain, as all nodes of a domain have the same list",
             do=f"split groups.{name}",
         )
-    if outside := [host for host in (domains or {})[found[0]] if host not in group.hosts]:
+    if outside := [host for host in domains[found[0]] if host not in group.hosts]:
         raise Refused(
             f"{name}: imex is {mode}, and the NVLink domain {found[0]} is split: {fold(outside)} is in"
             " another group [imex-domain]",

@@ -34,7 +34,7 @@ class Hook(Strict):
     run: str | None = None
     use: str | None = None
     on: Literal["controller", "node"] = "controller"
-    timeout_s: int = Field(default=600, ge=1)
+    timeout_s: int = Field(default=600, ge=1, le=604_800)
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +126,7 @@ class Rollout(Strict):
     together: list[str] = Field(default=[])
     hooks: Hooks = Hooks()
     window: Window | None = None
-    settle_s: int = Field(default=60, ge=0)
+    settle_s: int = Field(default=60, ge=0, le=604_800)
     accept: Literal["quick", "full"] | None = None
 
     @field_validator("serial", mode="before")

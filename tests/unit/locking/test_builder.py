@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,17 @@ def test_what_cannot_compile_is_refused(build: str | None, stated: dict[str, Any
     with pytest.raises(InvalidInput, match=said):
         with_builder("a", ["a1", "a2"], StackPolicy(**stated), components)
     assert with_builder("a", ["a1"], StackPolicy(), components) is components
+
+
+def test_a_builder_is_looked_up_among_all_hosts() -> None:
+    components = locked_group("node").components
+    driver = components.driver.model_copy(update={"build": "once"})
+    components = components.model_copy(update={"driver": driver})
+    hosts = dict.fromkeys(f"h{n}" for n in range(100_000))
+    begun = time.process_time()
+    for _ in range(2000):
+        with_builder("a", hosts, StackPolicy(builder=("h99999",)), components)
+    assert time.process_time() - begun < 2
 
 
 def test_a_builder_of_another_group_has_the_same_driver_and_system() -> None:

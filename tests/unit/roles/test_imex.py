@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -202,6 +203,14 @@ def test_a_split_domain_is_refused(hosts: dict[str, str], stated: Any, said: str
     for mode in ("service", "dra-host"):
         with pytest.raises(GpuprovError, match=f"a: imex is {mode}, and .*{said}"):
             check_imex({"a": tray(mode, hosts)}, stated)
+
+
+def test_groups_are_compared_with_their_own_domain_only() -> None:
+    groups = {f"g{n}": tray("service", {f"h{n}": "10.0.0.1"}) for n in range(500)}
+    domains = {**{f"d{n}": [f"h{n}"] for n in range(500)}, "other": [f"x{n}" for n in range(100_000)]}
+    begun = time.process_time()
+    check_imex(groups, domains)
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize(("mode", "found"), [(None, ["tray[1-2]"]), ("dra", ["tray[1-2]"]), ("off", [])])
