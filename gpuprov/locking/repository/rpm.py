@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from io import BytesIO
 from pathlib import PurePosixPath
+from typing import Any
 from xml.etree import ElementTree
 
 import yaml
@@ -273,6 +274,10 @@ def _relations(details: ElementTree.Element, kind: str) -> Iterator[Relation]:
         yield Relation(entry.attrib["name"], operator, _evr(entry) if operator else "")
 
 
+TEXTS: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+"""Reader of YAML whose scalars are texts: numbers that a repository chooses as keys can have one hash."""
+
+
 def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
     """Return module streams (`name:stream`) by the `name-epoch:version-release.arch` of their packages.
 
@@ -281,7 +286,7 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     with stated_file(f"{root}: modules.yaml cannot be read", expected="modulemd documents"):
-        for document in yaml.safe_load_all(modules):
+        for document in yaml.load_all(modules, Loader=TEXTS):
             if document and document.get("document") == "modulemd":
                 data = document["data"]
                 for nevra in data.get("artifacts", {}).get("rpms", []):
