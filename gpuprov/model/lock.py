@@ -75,7 +75,7 @@ class Component(Strict):
     packages: dict[PackageName, PackageVersion]
     closure: dict[PackageName, PackageVersion]
     download: int | None = Field(
-        default=None, ge=0, description="size of the closure's package files in bytes"
+        default=None, ge=0, le=1 << 50, description="size of the closure's package files in bytes"
     )
     beside: list[PackageName] = Field(default=[])
     hold_patterns: list[HoldPattern]
@@ -100,7 +100,7 @@ class Driver(Component):
     have a compiler.
     """
 
-    branch: int
+    branch: int = Field(ge=0, le=9999)
     module: Literal["open", "proprietary"]
     module_package: PackageName
     build: Literal["once"] | None = None
@@ -225,12 +225,12 @@ class Hardware(Strict):
 
     gpu_model: str
     gpu_pci_ids: list[PciId]
-    gpu_count: int = Field(ge=0)
+    gpu_count: int = Field(ge=0, le=32)
     nvswitch: bool = False
     nvlink: bool | None = None
-    nvswitches: int | None = None
-    cpu_cores: int | None = None
-    memory_mib: int | None = None
+    nvswitches: int | None = Field(default=None, ge=0, le=32)
+    cpu_cores: int | None = Field(default=None, ge=1, le=65_536)
+    memory_mib: int | None = Field(default=None, ge=0, le=1 << 30)
     nvme: NvmeHardware | None = None
     nics: list[NicHardware] = Field(default=[])
 
@@ -239,8 +239,8 @@ class Reboots(Strict):
     """Permission to reboot, and the number of nodes at a time."""
 
     allowed: bool = False
-    batch: int = Field(default=1, ge=1)
-    timeout_s: int = Field(default=600, ge=1)
+    batch: int = Field(default=1, ge=1, le=1_000_000)
+    timeout_s: int = Field(default=600, ge=1, le=604_800)
 
 
 class LockedGroup(Strict):

@@ -70,6 +70,8 @@ def test_no_other_text_is_the_name_of_a_package(tmp_path: Path, name: str) -> No
         ("module_package: nvidia-kernel-dkms", "module_package: --root=/"),
         ("- bookworm\n", "- bookworm [trusted=yes]\n"),
         ("os: debian12", "os: ../debian12"),
+        ("branch: 535", "branch: " + "9" * 400),
+        ("gpu_count: 4", "gpu_count: '" + "9" * 400 + "'"),
     ],
 )
 def test_a_lock_with_another_text_is_refused(tmp_path: Path, before: str, after: str) -> None:
