@@ -85,7 +85,7 @@ def test_apt_is_asked_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
     monkeypatch.setattr(candidates, "run", lambda *argv, seconds: asked.append(argv) or "")
     assert candidates.candidates({"held": []}) == candidates.candidates({"held": ["a", "b"]})
-    assert asked == [("apt-cache", "policy", "a", "b")]
+    assert asked == [("apt-cache", "policy", "--", "a", "b")]
 
 
 def test_the_places_state_the_priority_or_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
