@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from gpuprov.accept import dcgm, frameworks
-from gpuprov.accept.health import findings
+from gpuprov.accept.health import findings, right
 from gpuprov.accept.neighbours import across, slower, within
 from gpuprov.accept.rates import BY_LINK, Rate, part, rates, rows, too_many
 from gpuprov.errors import Exit, GpuprovError, NodeFailed, Refused
@@ -133,6 +133,9 @@ def _one(
     if isinstance(answer, GpuprovError):
         return Acceptance(name, failure=answer)
     if refused := answer.get("refused"):
+        found = contained(name, lambda: _wrong(answer))
+        if isinstance(found, tuple) and found:
+            return Acceptance(name, findings=found, document=answer)
         return Acceptance(name, failure=refusal(str(refused)), document=answer)
     if answer.get("schema") != MEASURED or not rows(answer, "gpus"):
         return Acceptance(name, failure=NodeFailed("the answer holds no measurements"), document=answer)
@@ -141,6 +144,14 @@ def _one(
         return Acceptance(name, failure=failure, document=answer)
     result = contained(name, lambda: _judged(name, answer, site, before))
     return Acceptance(name, failure=result, document=answer) if isinstance(result, GpuprovError) else result
+
+
+def _wrong(answer: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Return the wrong results of a load that ended as GPUs were in use, () without a load: another program
+    makes it slow, and no result wrong.
+    """
+    loaded = {"gpus": rows(answer, "loaded")}
+    return () if too_many(loaded) else tuple(limited(right(loaded)))
 
 
 def refusal(reason: str) -> GpuprovError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from gpuprov.access.locked import with_access
 from gpuprov.catalog import Catalog, load
@@ -123,6 +126,21 @@ def release_for(
     return release, CatalogPin(version=str(release.version), sha256=release.sha256)
 
 
+@contextmanager
+def in_form(group: str) -> Iterator[None]:
+    """Convert pydantic's error for a text of the catalog or of an index that has no form of the lock.
+
+    Raises:
+        Refused: in place of it; the message names the group and the field.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join((error.title, *map(str, first["loc"])))
+        raise Refused(f"{group}: {field} has no form of a lock: {first['msg']}") from None
+
+
 @dataclass(frozen=True)
 class Settled:
     """A group before its packages are looked up.
@@ -189,8 +207,13 @@ class Builder:
         Raises:
             InvalidInput: its profile, GPU, system or a stated component is unknown.
             Refused: no such stack can work, or its settings would lock the fleet out; the message names the
-                rule. Also if the settings so far are larger than a lock.
+                rule. Also if the settings so far are larger than a lock, and as `in_form`.
         """
+        with in_form(name):
+            return self._settled(name, group)
+
+    def _settled(self, name: str, group: Group) -> Settled:
+        """Return the values of `settled`; raises as it does."""
         if group.profile not in self._profiles:
             self._profiles[group.profile] = self._of_folders.load(group.profile)
         profile = self._profiles[group.profile]
@@ -227,6 +250,15 @@ class Builder:
 
     def group(self, name: str, group: Group) -> LockedGroup:
         """Return the lock's record of one group, with exact versions from the repositories' indexes.
+
+        Raises:
+            Refused: as `_group` and `in_form`.
+        """
+        with in_form(name):
+            return self._group(name, group)
+
+    def _group(self, name: str, group: Group) -> LockedGroup:
+        """Return the record of `group`.
 
         Raises:
             InvalidInput: as `settled`, or its builder is not valid.

@@ -17,7 +17,7 @@ from gpuprov.untrusted import package_name, shown, version
 
 LONGEST = 200
 """Maximum length of a text in characters, as in the catalog."""
-MOST_STARS = 3
+MOST_STARS = 2
 """Maximum number of `.*` in an expression: the time to match it grows with a name's length to this power."""
 ALTERNATIVES = 64
 """Maximum number of alternatives of an expression (our choice: a driver's has 20)."""

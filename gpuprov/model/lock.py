@@ -173,7 +173,7 @@ class Components(Strict):
     profiling_tools: Component | None = None
     node_exporter: Component | None = None
 
-    absent: dict[Word, Family] = Field(default={})
+    absent: dict[Word, Family] = Field(default={}, max_length=16)
     """Components that must be absent → expression for the names of their packages."""
 
     def each(self) -> Iterator[tuple[str, Component]]:

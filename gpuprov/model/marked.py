@@ -32,7 +32,10 @@ SHORT = 1 << 18
 POSSIBLE_ALIAS = re.compile(r"\*\S")
 
 TEXT, FLOAT = "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
-NUMBERS = (FLOAT, "tag:yaml.org,2002:int")
+NUMBER = "tag:yaml.org,2002:int"
+NUMBERS = (FLOAT, NUMBER)
+SMALL = re.compile(r"0|[1-9][0-9]{0,8}")
+"""Numbers that can be keys, as those of VLANs in variables of a site; all of them have different hashes."""
 LONGEST = 400
 """Maximum length of a number: the time of one with colons, YAML's base of 60, is the square of its length."""
 UNFIT = re.compile("[\0\ud800-\udfff]")
@@ -132,9 +135,9 @@ class Marked:
             seen = "a NUL or half of a surrogate pair in a text"
             raise InFile("wrong-value", self.name, node.start_mark.line + 1, seen)
 
-    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str | int, Any]:
         """Return the plain data of a mapping; raise InFile if a key appears twice, and as `_key`."""
-        plain: dict[str, Any] = {}
+        plain: dict[str | int, Any] = {}
         above = len(dotted(path))
         for key_node, value_node in node.value:
             key = self._key(key_node, path, LONGEST_PATH - above)
@@ -145,10 +148,11 @@ class Marked:
             plain[key] = self._plain(value_node, (*path, key))
         return plain
 
-    def _key(self, node: yaml.Node, path: Path_, longest: int) -> str:
-        """Return a key of a mapping.
+    def _key(self, node: yaml.Node, path: Path_, longest: int) -> str | int:
+        """Return a key of a mapping, a text or a small number.
 
-        Numbers are no keys: those that another user chooses can have one hash, which makes a mapping slow.
+        Larger numbers are no keys: those that another user chooses can have one hash, which makes a mapping
+        slow.
 
         Args:
             path: that of the mapping.
@@ -158,6 +162,8 @@ class Marked:
             InFile: it is no text, too long, or has a character of `UNFIT`.
         """
         line = node.start_mark.line + 1
+        if node.tag == NUMBER and isinstance(node, yaml.ScalarNode) and SMALL.fullmatch(node.value):
+            return int(node.value)
         if node.tag != TEXT or not isinstance(node, yaml.ScalarNode):
             is_scalar = isinstance(node, yaml.ScalarNode)
             seen = f"a key in {dotted(path)} is no text" + (f": {shown(node.value)}" if is_scalar else "")

@@ -196,7 +196,7 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     result["programs"] = _unwrapped(crew.ask([looker], "programs", crew.stuck(), START_S)[0])
     used = None if plan.get("busy") else in_use(result["programs"].get("programs", {}))
     if used:
-        return dict(unmeasured, refused=used)
+        return dict(unmeasured, refused=used, loaded=result["gpus"])
     result["host_devices"] = host_devices(crew, plan["drive"])
     if dcgm.installed():
         run, seconds = plan["dcgm"]

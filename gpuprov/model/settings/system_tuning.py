@@ -27,7 +27,9 @@ class Tuning(Strict):
     """Tuning of the system; None or an empty mapping keeps the system's values."""
 
     limits: Limits = Limits()
-    sysctl: dict[Sysctl, int | Text] = Field(default={}, description="kernel parameters by name")
+    sysctl: dict[Sysctl, int | Text] = Field(
+        default={}, max_length=1000, description="kernel parameters by name"
+    )
     transparent_hugepages: Literal["always", "madvise", "never"] | None = None
     governor: Annotated[str, Field(pattern=r"^[a-z_]+$")] | None = Field(
         default=None, description="frequency governor of the processors, if they have one"
@@ -36,5 +38,7 @@ class Tuning(Strict):
         default=None, description="whether the kernel moves memory between NUMA nodes automatically"
     )
     environment: dict[Variable, int | Text] = Field(
-        default={}, description="environment variables of every login, such as OMP_NUM_THREADS"
+        default={},
+        max_length=1000,
+        description="environment variables of every login, such as OMP_NUM_THREADS",
     )

@@ -20,6 +20,8 @@ from pathlib import Path
 
 ARMED = Path("/var/lib/gpuprov/deadman/armed")
 INTERFACES = Path("/sys/class/net")
+OF_DOCKER = re.compile(r"br-[0-9a-f]{12}")
+"""Name that Docker gives to the bridge of a network, which may have other ports too."""
 
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 asked = json.loads(sys.argv[1])
@@ -70,7 +72,8 @@ def mistaken(chains: dict[str, list[str]]) -> list[str]:
     rules = "\n".join(chains.get("forward", []))
     if 'iifname "br-*"' not in rules:
         return []
-    names = [path.name for path in sorted(INTERFACES.glob("br-*")) if leads_elsewhere(path)]
+    found = [path for path in sorted(INTERFACES.glob("br-*")) if not OF_DOCKER.fullmatch(path.name)]
+    names = [path.name for path in found if leads_elsewhere(path)]
     return [name for name in names if f'iifname != "{name}"' not in rules]
 
 

@@ -145,6 +145,17 @@ def test_gpus_in_use_are_refused_before_any_load() -> None:
     assert "end them" in str(judged.failure)
 
 
+def test_a_program_after_the_load_hides_no_wrong_result() -> None:
+    result = recorded("full")
+    refused = {**result, "refused": "GPUs are in use: GPU 1: pid 4242", "loaded": result["gpus"]}
+    del refused["gpus"]
+    assert one(refused).verdict == "refused"
+    refused["loaded"][0]["pattern"]["wrong"] = [{"words": 1, "bits": "0x1"}]
+    judged = one(refused)
+    assert (judged.verdict, rules(judged)) == ("rejected", {"memory.wrong"})
+    assert one({**refused, "loaded": [5]}).verdict == "refused"
+
+
 @pytest.mark.parametrize(
     ("reason", "do"), [("Slurm may start jobs here", "--drained"), ("MIG is on", "MIG off")]
 )

@@ -481,13 +481,13 @@ def test_what_is_refused(change: dict[str, Any], plan: dict[str, Any], said: str
 def test_a_program_that_started_during_the_load_is_refused_as_one_before_it(
     crew: Crew, pretended: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keep no measurements, which could serve as a baseline, unless the plan allows programs."""
+    """Keep no measurements where a baseline has them, unless the plan allows programs."""
     programs = {"1": [[4711, 900]]}
     monkeypatch.setattr(watch, "programs_after", lambda _: {"programs": programs})
     busy = main.measure(crew, {**PLAN, "busy": True})
     assert (busy["programs"]["programs"], len(busy["gpus"])) == (programs, 2)
     result = main.measure(crew, PLAN)
-    assert set(result) == {"schema", "host", "at", "level", "before", "refused"}
+    assert set(result) == {"schema", "host", "at", "level", "before", "refused", "loaded"}
     [judged] = judge({"gpu01": result})
     assert judged.verdict == "refused"
     assert "GPUs are in use: GPU 1: pid 4711 (900 MiB); wait for those programs" in str(judged.failure)

@@ -11,9 +11,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import InvalidInput, Refused
+from gpuprov.locking.build import in_form
 from gpuprov.model import forms
-from gpuprov.model.lock import Lock, read_lock
+from gpuprov.model.lock import Hardware, Lock, read_lock
 from tests import RECORDED_LOCK
 
 FREE = {
@@ -97,9 +98,19 @@ def test_no_other_expression_is_accepted(text: str) -> None:
 
 
 def test_the_slowest_expression_is_fast() -> None:
-    """Match 5,000 names of packages, as many as a node has."""
-    slowest = forms.family("(?:" + "|".join(["a.*a.*a.*b"] * forms.ALTERNATIVES) + ")")
+    """Match names of the greatest length."""
+    slowest = forms.family(
+        "(?:Z|" + "|".join([".*" * forms.MOST_STARS + ".Z"] * (forms.ALTERNATIVES - 1)) + ")"
+    )
     began = time.process_time()
     for _ in range(50):
-        assert not re.fullmatch(slowest, "a" * 40)
-    assert time.process_time() - began < 5
+        assert not re.fullmatch(slowest, "a" * 128)
+    assert time.process_time() - began < 2
+
+
+def test_a_text_of_the_catalog_without_a_form_is_refused_when_a_lock_is_made() -> None:
+    with (
+        pytest.raises(Refused, match=r"train: Hardware\.gpu_pci_ids\.0 has no form of a lock"),
+        in_form("train"),
+    ):
+        Hardware(gpu_model="H100", gpu_pci_ids=["10de:2330 "], gpu_count=8)

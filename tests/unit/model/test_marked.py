@@ -65,11 +65,14 @@ def test_texts_with_the_sign_of_an_alias_are_none(text: str) -> None:
     assert data(text) == yaml.safe_load(text)
 
 
-def test_keys_are_text() -> None:
-    """Check that keys are no numbers: those of one hash made reading them take the square of their number."""
-    assert said("a:\n  100: b\n") == (
-        "x.yml:2: a key in a is no text: '100'; expected text; write it in quotes"
+def test_keys_are_text_or_small_numbers() -> None:
+    """Check that keys are no large numbers: those of one hash made reading take the square of their count."""
+    assert data("a: {0: b, 100: c}\n") == {"a": {0: "b", 100: "c"}}
+    assert said("a:\n  2305843009213693951: b\n") == (
+        "x.yml:2: a key in a is no text: '2305843009213693951'; expected text; write it in quotes"
     )
+    for number in ("0101", "0x10", "-1", "1_0", "1000000000"):
+        assert "is no text" in said(f"{number}: a\n")
     assert "in the document is no text: '1.5'" in said("1.5: a\n")
     assert "is no text: 'on'" in said("on: a\n")
     assert "is no text: '2026-11-30'" in said("2026-11-30: a\n")

@@ -797,7 +797,12 @@ def test_uplinks_that_rules_take_for_docker_s_networks_are_named(
     monkeypatch.setattr("sys.argv", ["look.py", json.dumps(asked)])
     firewall = script("firewall")
     monkeypatch.setattr(firewall, "INTERFACES", tmp_path)
-    ports = {"br-lan": ["eth1", "veth1"], "br-mgmt": ["bond0"], "br-web": ["veth2"], "br-0123456789ab": []}
+    ports = {
+        "br-lan": ["eth1", "veth1"],
+        "br-mgmt": ["bond0"],
+        "br-web": ["veth2"],
+        "br-0123456789ab": ["vnet0"],
+    }
     for name, each in {**ports, "br0": ["eth2"], "docker0": ["eth3"]}.items():
         (tmp_path / name / "brif").mkdir(parents=True)
         for port in each:
