@@ -203,11 +203,11 @@ def _slowed(document: Document) -> Iterator[Finding]:
         if measured and samples < least:
             text = f"GPU {gpu.get('index')}: {samples:.0f} samples under load, expected at least {least:.0f}"
             yield Finding("bad", "load.samples", f"{text}: whether it slowed down is not known; test again")
-        for kind in part(gpu, "matrix"):
-            reasons |= int(number(part(gpu, "matrix", kind, "load").get("reasons")) or 0)
+        for kind in kinds:
+            reasons |= int(number(part(kinds, kind, "load").get("reasons")) or 0)
         named = [name for bit, name in SLOWED.items() if reasons & bit]
         if named:
-            hottest = max((_most(gpu, kind) for kind in part(gpu, "matrix")), default=0)
+            hottest = max((_most(gpu, kind) for kind in kinds), default=0)
             text = (
                 f"GPU {gpu.get('index')} slowed down under load: {', '.join(named)}; up to {hottest:.0f} °C"
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
@@ -36,7 +36,7 @@ from gpuprov.locking.storage import with_clients
 from gpuprov.locking.wanted import Wanted, resolve_group, stated_texts, wanted
 from gpuprov.model.components import COMPONENT, MOVABLE, MOVE_WITH_DRIVER
 from gpuprov.model.connection import lay_over
-from gpuprov.model.documents import MAX_BYTES
+from gpuprov.model.documents import MAX_BYTES, first_error
 from gpuprov.model.fleet import Fleet, Group, read_fleet
 from gpuprov.model.lock import (
     CatalogPin,
@@ -54,6 +54,7 @@ from gpuprov.untrusted.signature import require_gpgv
 IN_RULES = 1_000_000
 """Maximum number of networks in the firewall rules of all groups; of IPv4, about what fits into a lock."""
 Narrate = Callable[[str], None]
+R = TypeVar("R")
 
 
 def build_lock(
@@ -126,19 +127,20 @@ def release_for(
     return release, CatalogPin(version=str(release.version), sha256=release.sha256)
 
 
-@contextmanager
-def in_form(group: str) -> Iterator[None]:
-    """Convert pydantic's error for a text of the catalog or of an index that has no form of the lock.
-
-    Raises:
-        Refused: in place of it; the message names the group and the field.
+def in_form(make: Callable[[Builder, str, Group], R]) -> Callable[[Builder, str, Group], R]:
+    """Return a method that makes a part of a group's lock, with pydantic's error for a text of the catalog or
+    of an index, such as the name of a package, that has no form of the lock, as `Refused`.
     """
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join((error.title, *map(str, first["loc"])))
-        raise Refused(f"{group}: {field} has no form of a lock: {first['msg']}") from None
+
+    @wraps(make)
+    def made(builder: Builder, name: str, group: Group) -> R:
+        try:
+            return make(builder, name, group)
+        except ValidationError as error:
+            place, said = first_error(error)
+            raise Refused(f"{name}: {error.title}.{place[:200]} has no form of a lock: {said}") from None
+
+    return made
 
 
 @dataclass(frozen=True)
@@ -201,19 +203,15 @@ class Builder:
         """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
         return digest(self._fleet, self._profiles.values(), self._network, self._secure_boot)
 
+    @in_form
     def settled(self, name: str, group: Group) -> Settled:
         """Resolve a group without reading an index, and narrate the resolver's warnings.
 
         Raises:
             InvalidInput: its profile, GPU, system or a stated component is unknown.
             Refused: no such stack can work, or its settings would lock the fleet out; the message names the
-                rule. Also if the settings so far are larger than a lock, and as `in_form`.
+                rule. Also if the settings so far are larger than a lock, or a text has no form of a lock.
         """
-        with in_form(name):
-            return self._settled(name, group)
-
-    def _settled(self, name: str, group: Group) -> Settled:
-        """Return the values of `settled`; raises as it does."""
         if group.profile not in self._profiles:
             self._profiles[group.profile] = self._of_folders.load(group.profile)
         profile = self._profiles[group.profile]
@@ -248,17 +246,9 @@ class Builder:
             )
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
+    @in_form
     def group(self, name: str, group: Group) -> LockedGroup:
         """Return the lock's record of one group, with exact versions from the repositories' indexes.
-
-        Raises:
-            Refused: as `_group` and `in_form`.
-        """
-        with in_form(name):
-            return self._group(name, group)
-
-    def _group(self, name: str, group: Group) -> LockedGroup:
-        """Return the record of `group`.
 
         Raises:
             InvalidInput: as `settled`, or its builder is not valid.

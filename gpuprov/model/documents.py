@@ -151,6 +151,12 @@ def _causes(error: ValidationError, document: Marked) -> list[Any]:
     return [each for each in found if each["type"] != "too_short" or each["loc"] not in above]
 
 
+def first_error(error: ValidationError) -> tuple[str, str]:
+    """Return place, `clocks.graphics`, and message of the first of pydantic's errors."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"]
+
+
 def not_a_mapping(document: Marked, shape: type[BaseModel]) -> InFile:
     """Return the error for a document that is empty or no mapping."""
     seen = "the file is empty" if document.data is None else "not a mapping"

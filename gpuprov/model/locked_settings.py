@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from gpuprov.model.documents import Strict
+from gpuprov.model.documents import Strict, first_error
 from gpuprov.model.forms import PackageName
 from gpuprov.model.settings import Settings
 from gpuprov.model.settings.access import Firewall, Network, Ssh
@@ -63,6 +63,5 @@ def check_form(values: Mapping[str, Any]) -> None:
     try:
         LockedSettings.model_validate(known)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{place} as `gpuprov lock` writes it ({first['msg']})") from None
+        place, said = first_error(error)
+        raise ValueError(f"{place} as `gpuprov lock` writes it ({said})") from None

@@ -29,7 +29,7 @@ for name, source in {modules!a}:
 # test compares their results with the parser's for each source that is sent.
 _TEXT = re.compile(r'(?ms)^([ \t]*)r?"""(?>.*?""")(?=[ \t]*(?:#[^\n]*)?$)|""".*?"""')
 """A docstring, with what is before it on its line as first group; or another string in triple quotes."""
-_FOR_TYPES = re.compile(r"(?m)^if TYPE_CHECKING:(?: *#.*)?\n(?:(?:[ \t].*)?\n)*+")
+_FOR_TYPES = re.compile(r"(?m)^(if TYPE_CHECKING:)(?: *#.*)?\n(?:(?:[ \t].*)?\n)*+")
 _FOR_TOOLS = re.compile(r" *# (?:type|noqa)\b.*")
 _IMPORT = re.compile(r"(?m)^[ \t]*(?:from ([\w.]+) )?import (\([^)]*\)|.*)")
 
@@ -76,20 +76,13 @@ def script(source: str, argument: str) -> str:
 @lru_cache(maxsize=128)
 def parsed(source: str) -> Source:
     """Return a module without its docstrings, and what it imports; the last 128 results are cached."""
-    text = _FOR_TYPES.sub(
-        lambda block: _emptied(block, "if TYPE_CHECKING: "), _TEXT.sub(_without_doc, source)
-    )
+    text = _FOR_TYPES.sub(_emptied, _TEXT.sub(_emptied, source))
     return Source(_FOR_TOOLS.sub("", text), tuple(_imports(_TEXT.sub('""', text))))
 
 
-def _without_doc(found: re.Match[str]) -> str:
-    """Return `""` in place of a docstring, and another string as it is."""
-    return found[0] if found[1] is None else _emptied(found, found[1])
-
-
-def _emptied(found: re.Match[str], begin: str) -> str:
-    """Return a begin, `""` and as many newlines as there were."""
-    return f'{begin}""' + "\n" * found[0].count("\n")
+def _emptied(found: re.Match[str]) -> str:
+    """Return the first group, `""` and as many newlines as there were; a match without the group as it is."""
+    return found[0] if found[1] is None else f'{found[1]}""' + "\n" * found[0].count("\n")
 
 
 def _imports(text: str) -> Iterator[str]:

@@ -168,7 +168,8 @@ def measure(crew: Crew, plan: "Values") -> "Values":
     """Examine the machine, load its GPUs, examine it again; return the document.
 
     If the GPUs must not be loaded, or programs use them after the load, which they may have used during it,
-    too, it has `refused` with the reason, and no measurements.
+    too, it has `refused` with the reason, and no measurements but, after a load, the rows of the GPUs as
+    `loaded`.
 
     Raises:
         Gone: the controller is gone.

@@ -24,7 +24,7 @@ LOCK = "/etc/gpuprov/fleet.lock.yml"
 FLEET = Path("/etc/gpuprov/fleet.yml")
 """Path that the fleet of that lock would have; the machine's store of modules is named after it."""
 ORDER = "/etc/gpuprov/first-boot.json"
-FOR_TYPES = 'TYPE_CHECKING = False\nif TYPE_CHECKING: ""\n'
+FOR_TYPES = 'TYPE_CHECKING = False\nif TYPE_CHECKING:""\n'
 """Rest of a module's block for its type annotations, which are strings, in a program for nodes."""
 PROGRAM = "/usr/local/lib/gpuprov/first_boot.py"
 URLS = "/usr/local/lib/gpuprov/urls.py"

@@ -10,12 +10,11 @@ versions, the dependent's own upstream version precedes a newer one, so that a p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.model import forms
 
 
 def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
@@ -31,19 +30,9 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 
     Raises:
         Refused: a root is not offered, or a dependency within the family cannot be met; the message names the
-            dependent packages and their demands. A name or version is none: it would be an argument of
-            programs.
+            dependent packages and their demands.
     """
-    found = sorted(closure_packages(index, roots, family).items())
-    return {_checked(forms.package, name): _checked(forms.full_version, each.version) for name, each in found}
-
-
-def _checked(form: Callable[[str], str], text: str) -> str:
-    """Return a name or version of an index unchanged; Refused if it does not have the form of one."""
-    try:
-        return form(text)
-    except ValueError as error:
-        raise Refused(f"a repository offers another text as a package or its version: {error}") from None
+    return {name: package.version for name, package in sorted(closure_packages(index, roots, family).items())}
 
 
 def closure_packages(

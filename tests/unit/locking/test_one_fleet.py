@@ -12,6 +12,7 @@ import yaml
 from gpuprov.accept.floors import of_lock
 from gpuprov.errors import Refused
 from gpuprov.inventory.variables import group_variables
+from gpuprov.locking import components
 from gpuprov.locking.build import build_lock
 from gpuprov.locking.changes import MOST, changes
 from gpuprov.model.lock import Lock, render_lock
@@ -220,6 +221,16 @@ def test_a_driver_that_no_index_has_is_refused_with_those_of_its_branch(
 ) -> None:
     with pytest.raises(Refused, match=rf"{driver} in {near}"):
         build_lock(one_group(driver=driver))
+
+
+@pytest.mark.parametrize("offered", [{"-oDir::Bin::dpkg=/bin/sh": "1"}, {"nvidia-x": "1;id"}])
+def test_a_name_or_version_of_an_index_that_is_none_is_refused(
+    one_group: Write, monkeypatch: pytest.MonkeyPatch, offered: dict[str, str]
+) -> None:
+    closure = components.closure
+    monkeypatch.setattr(components, "closure", lambda *asked: {**closure(*asked), **offered})
+    with pytest.raises(Refused, match=r"train: \w+\.closure\..* has no form of a lock"):
+        build_lock(one_group(driver="580"))
 
 
 def test_a_version_cut_short_is_locked_as_the_whole_one(one_group: Write) -> None:

@@ -11,8 +11,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from gpuprov.catalog import load
+from gpuprov.catalog.releases import OWN
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.build import in_form
+from gpuprov.locking.components import family_pattern, unattended_patterns
 from gpuprov.model import forms
 from gpuprov.model.lock import Hardware, Lock, read_lock
 from tests import RECORDED_LOCK
@@ -109,8 +112,18 @@ def test_the_slowest_expression_is_fast() -> None:
 
 
 def test_a_text_of_the_catalog_without_a_form_is_refused_when_a_lock_is_made() -> None:
-    with (
-        pytest.raises(Refused, match=r"train: Hardware\.gpu_pci_ids\.0 has no form of a lock"),
-        in_form("train"),
-    ):
-        Hardware(gpu_model="H100", gpu_pci_ids=["10de:2330 "], gpu_count=8)
+    def make(*_: Any) -> Hardware:
+        return Hardware(gpu_model="H100", gpu_pci_ids=["10de:2330 "], gpu_count=8)
+
+    anything: Any = None
+    with pytest.raises(Refused, match=r"train: Hardware\.gpu_pci_ids\.0 has no form of a lock"):
+        in_form(make)(anything, "train", anything)
+
+
+def test_the_catalogs_patterns_have_the_forms_of_a_lock() -> None:
+    rules = load(release=OWN).tables["packages.holds"]
+    assert rules
+    for rule in rules:
+        own = (*rule.patterns, *rule.shared)
+        assert forms.family(family_pattern(own)) == family_pattern(own)
+        assert all(forms.hold_pattern(each) == each for each in unattended_patterns(own))
