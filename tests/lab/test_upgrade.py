@@ -106,6 +106,7 @@ def test_a_dead_controller_is_resumed_and_every_node_moves_once(fleet: Fleet) ->
     assert fleet.ends(done) == {"node1": "new", "node2": "new"}, done.stdout + done.stderr
     assert trace.read_text().split("\n")[:-1] == ["out node1", "in node1", "out node2", "in node2"]
     assert set(fleet.loaded().values()) == {OLDER}
+    assert fleet.nodes[0].run("find /var/lib/gpuprov/lastgood -maxdepth 1 -perm /077").stdout == ""
     assert fleet.wrong() == {}
 
 

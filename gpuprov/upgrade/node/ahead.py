@@ -11,7 +11,7 @@ from gpuprov_replace import replace
 from gpuprov.apply.node import built
 from gpuprov.probe.node.base import Failed, names_in, read_or_none, run, run_anyway
 from gpuprov.upgrade.node import modules, packages, rpms
-from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, POOL, apt, file_name, installed, write
+from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, apt, file_name, installed, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def fetch(
     Raises:
         Failed: something cannot be downloaded, apt would remove other packages, or the module does not build.
     """
-    os.makedirs(POOL, mode=0o700, exist_ok=True)
+    packages.make_folders()
     if not has_dpkg():
         changes = rpms.prepare(wanted, known, sources if isinstance(sources, dict) else {}, streams)
         return _kept_and_built(run_id, changes, kernels, shares)

@@ -24,6 +24,7 @@ from gpuprov.upgrade.node.packages import (
     holds,
     installed,
     kept_sums,
+    make_folders,
     read_document,
     simulated,
     streams,
@@ -60,7 +61,7 @@ def record(run_id: str, lock: str, managed: "dict[str, Any]") -> "Record":
     Raises:
         Failed: a managed file is too large, or a command fails.
     """
-    os.makedirs(HOME, mode=0o700, exist_ok=True)
+    make_folders()
     known = read_document(run_id + ".json")  # type: Record | None
     if known is not None:
         return known

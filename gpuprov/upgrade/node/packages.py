@@ -238,6 +238,15 @@ def read_document(name: str) -> "Any":
         return None
 
 
+def make_folders() -> None:
+    """Create the folders of records and of package files. Only root may open them: a record contains managed
+    files, also those that others may not read.
+    """
+    for folder in (HOME, POOL):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+
+
 def write(path: str, document: "Any") -> None:
-    """Replace a file by a JSON document, atomically, and sync it to the disk."""
-    replace(path, json.dumps(document).encode(), 0o644)
+    """Replace a file by a JSON document that only root may read, atomically, and sync it to the disk."""
+    replace(path, json.dumps(document).encode(), 0o600)

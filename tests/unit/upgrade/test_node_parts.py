@@ -157,7 +157,8 @@ def test_a_package_that_the_new_lock_has_no_more_is_named_to_apt(
         tried.extend([targets, own])
         raise Failed("enough")
 
-    monkeypatch.setattr(ahead, "POOL", str(tmp_path))
+    for name in ("HOME", "POOL"):
+        monkeypatch.setattr(packages, name, str(tmp_path))
     asked: list[str] = []
     monkeypatch.setattr(ahead, "apt", lambda *words: asked.append(words[0]))
     monkeypatch.setattr(ahead, "installed", lambda: {"libcuda1:amd64": ["1", "amd64"], "pin-1": ["1", "all"]})
@@ -278,3 +279,20 @@ def test_a_package_that_a_rollback_needs_and_cannot_get_is_named(
     said["apt-cache"] = "E: Unable to mkstemp /tmp/x - GetTempFile (28: No space left on device)\n"
     with pytest.raises(Failed, match=r"^apt-cache: Unable to mkstemp /tmp/x"):  # its checksum is not known
         packages.keep({"libcuda1": "1"})
+
+
+def test_others_cannot_read_the_records_which_have_the_content_of_managed_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Check also a folder that an earlier version has left open."""
+    home = tmp_path / "lastgood"
+    for module in (packages, lastgood):
+        monkeypatch.setattr(module, "HOME", str(home))
+    monkeypatch.setattr(packages, "POOL", str(home / "packages"))
+    home.mkdir()
+    home.chmod(0o755)
+    for name, value in {"installed": {}, "holds": [], "streams": [], "modules.modules": {}}.items():
+        monkeypatch.setattr(f"{lastgood.__name__}.{name}", lambda *_, value=value: value)
+    lastgood.record("run", "lock", {"files": [], "excepted": "", "units": [], "dnf_modules": []})
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [home, *home.iterdir()]}
+    assert modes == {"lastgood": 0o700, "packages": 0o700, "run.json": 0o600}
