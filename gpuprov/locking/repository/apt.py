@@ -5,6 +5,7 @@ Layout and fields: Debian's wiki page RepositoryFormat, apt-secure(8), sources.l
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,20 @@ from debian.deb822 import PkgRelation
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
-from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.index import Alternatives, Count, Index, Package, Relation
 from gpuprov.locking.repository.release import Release, read_release
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import DEB, Order
+from gpuprov.untrusted import shown
 from gpuprov.untrusted.openpgp import Keyring
+from gpuprov.untrusted.stated import stated_file
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
 FILE_FIELDS = ("Filename", "Size", "SHA256")
+STANZA = 1 << 20
+"""Maximum length of a stanza in characters, whose relations take up to 500 times as much memory."""
+OPERATORS = {"<<": "<<", "<=": "<=", "=": "=", ">=": ">=", ">>": ">>", "<": "<=", ">": ">="}
+"""Operators of relations; the last two are old spellings (Debian Policy 7.1)."""
 _NAMES = "|".join((*FIELDS, *FILE_FIELDS))
 FIELD = re.compile(rf"^({_NAMES}): *(.*(?:\n[ \t].*)*)$", re.MULTILINE)
 
@@ -101,7 +108,7 @@ def _packages_file(release: Release, part: str, fetcher: Fetcher) -> str:
             content = fetcher.get(place, size=size, sha256=sha256)
             if content is not None:
                 text = unpack(content, name.removeprefix(part), release.base + name, plain)
-                return text.decode("utf-8", errors="replace")
+                return text.decode("latin-1")  # 1 byte of memory for each; the fields that are read are ASCII
     raise Refused(
         f"{release.base}{forms[0]} is named by the Release file but is gone (404)",
         do="try again in a few minutes, or sync the mirror again: it is incomplete",
@@ -120,18 +127,14 @@ class _Stanza:
         Raises:
             InvalidInput: a required field is missing or invalid; the message names the package.
         """
-        try:
+        with stated_file(
+            f"{repository}: the stanza of {shown(_value(self.text, 'Package'))}",
+            expected="a stanza of Packages",
+        ):
             return self._parsed(repository)
-        except (KeyError, ValueError) as error:
-            name = _value(self.text, "Package")
-            raise InvalidInput(f"{repository}: the stanza of {name} cannot be read: {error}") from error
 
     def _parsed(self, repository: str) -> Package:
-        """Parse the paragraph.
-
-        Raises:
-            KeyError, ValueError: a required field is missing or invalid.
-        """
+        """Parse the paragraph; any error if a required field is missing or invalid."""
         said: dict[str, str] = dict(FIELD.findall(self.text))
         name = said["Package"]
         return Package(
@@ -163,28 +166,35 @@ class AptRecords:
 
         Raises:
             InvalidInput: a stanza without a name or a version.
+            Refused: more packages, or relations, than an index may have.
         """
         self.origin = origin
         self.architectures = (architecture, "all")
         self._stanzas: dict[str, list[_Stanza]] = {}
         self._provided: dict[str, set[str]] = {}
+        count = Count(origin)
         for text in texts:
             for stanza in text.split("\n\n"):
-                self._add(stanza.strip("\n"))
+                self._add(stanza.strip("\n"), count)
 
-    def _add(self, text: str) -> None:
+    def _add(self, text: str, count: Count) -> None:
         """Add a stanza to the indexes; an empty one is left out.
 
         Raises:
             InvalidInput: it has no name or no version.
+            Refused: it is longer than `STANZA`, or as `Count.add`.
         """
         if not text:
             return
+        if len(text) > STANZA:
+            raise Refused(f"a stanza in {self.origin} has more than {STANZA} characters: {text[:60]!r}")
         name = _value(text, "Package")
         if not name or not _value(text, "Version"):
             raise InvalidInput(f"a stanza without Package or Version in {self.origin}: {text[:60]!r}")
         self._stanzas.setdefault(name, []).append(_Stanza(text))
-        for offer in _value(text, "Provides").split(","):
+        provides = _value(text, "Provides")
+        count.add(provides.count(",") + 1)
+        for offer in provides.split(","):
             self._provided.setdefault(offer.partition("(")[0].strip(), set()).add(name)
 
     def names(self) -> Iterable[str]:
@@ -223,11 +233,17 @@ def parse_depends(text: str) -> tuple[Alternatives, ...]:
     """
     if not text.strip():
         return ()
+    # It logs, and so prints, a relation that is none, with control characters of the index.
+    logging.getLogger(PkgRelation.__module__).setLevel(logging.ERROR)
     groups = PkgRelation.parse_relations(" ".join(text.split()))
     return tuple(tuple(_relation(parsed) for parsed in group) for group in groups)
 
 
 def _relation(parsed: PkgRelation.ParsedRelation) -> Relation:
-    """Convert a relation; without a stated version, operator and version are empty."""
+    """Convert a relation; without a stated version, operator and version are empty; ValueError for an unknown
+    operator.
+    """
     operator, version = parsed["version"] or ("", "")
-    return Relation(parsed["name"], operator, version)
+    if operator and operator not in OPERATORS:
+        raise ValueError(f"the operator {operator} of {parsed['name']}")
+    return Relation(parsed["name"], OPERATORS.get(operator, ""), version)

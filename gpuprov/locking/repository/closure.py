@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.versions import LONGEST
 
 
 def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
@@ -136,7 +137,7 @@ class _Walk:
                 return best if self._in_family(best) else None
         if clash:
             return clash
-        if any(self.family.fullmatch(wanted.name) for wanted in alternatives):
+        if any(self._is_of_family(wanted.name) for wanted in alternatives):
             raise self._unmet(package, alternatives)
         return None
 
@@ -179,7 +180,11 @@ class _Walk:
 
     def _in_family(self, package: Package) -> bool:
         """Return whether a package belongs to the family: its name matches, or that of its source."""
-        return bool(self.family.fullmatch(package.name) or self.family.fullmatch(package.source))
+        return self._is_of_family(package.name) or self._is_of_family(package.source)
+
+    def _is_of_family(self, name: str) -> bool:
+        """Return whether a name matches the family's; a long one, which takes long to compare, does not."""
+        return len(name) <= LONGEST and bool(self.family.fullmatch(name))
 
 
 def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapping[str, Package]) -> None:

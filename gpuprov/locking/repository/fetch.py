@@ -42,7 +42,7 @@ UNSTATED = 10_000_000
 """Maximum size in bytes of a file whose size no index states: Release, repomd.xml, a key. apt's limit for
 Release files is the same (`Acquire::MaxReleaseFileSize` in its acquire-item.cc); Debian's have some 200 KB.
 """
-STATED = 1 << 30
+STATED = 256 << 20
 """Maximum size in bytes of a file whose size an index states."""
 GRACE_S = 1.0
 """Seconds after the deadline in which a slow transfer can still end with its own, more precise error."""

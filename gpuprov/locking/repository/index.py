@@ -82,6 +82,38 @@ class Records(Protocol):
         ...
 
 
+PACKAGES = 200_000
+"""Maximum number of packages in an index: Fedora's has 75,000."""
+RELATIONS = 3_000_000
+"""Maximum number of relations that are kept of an index: Fedora's has some 2 million. They take up to 1 GB."""
+
+
+@dataclass
+class Count:
+    """Number of packages and relations of a repository's index, with their limits."""
+
+    origin: str
+    packages: int = 0
+    relations: int = 0
+
+    def add(self, relations: int) -> None:
+        """Count a package with some relations.
+
+        Raises:
+            Refused: the index has more packages or relations than `PACKAGES` and `RELATIONS`.
+        """
+        self.packages += 1
+        self.relations += relations
+        for number, most, what in (
+            (self.packages, PACKAGES, "packages"),
+            (self.relations, RELATIONS, "relations between packages"),
+        ):
+            if number > most:
+                raise Refused(
+                    f"{self.origin} lists more than {most} {what}", do="name a smaller repository, or a part"
+                )
+
+
 @dataclass
 class PackageList:
     """Records that are all in memory."""
@@ -111,8 +143,19 @@ class PackageList:
         return self.provided.get(name, ())
 
 
+STEPS = 1_000_000_000
+"""Maximum number of steps in an index, one or two minutes: a lock from Debian's needs some 100,000."""
+COMPARISON = 1000
+"""Steps of a comparison of versions, which takes up to 0.1 ms."""
+LOOK = 10
+"""Steps of a look at a package; one of its relations counts as one."""
+
+
 class Index:
-    """Packages of one or several repositories of the same packaging system."""
+    """Packages of one or several repositories of the same packaging system.
+
+    An index that was made to take long is refused after `STEPS`.
+    """
 
     def __init__(self, *records: Records) -> None:
         """Combine the packages of repositories.
@@ -125,6 +168,17 @@ class Index:
         self.records = records
         self.order = records[0].order
         self._versions: dict[str, list[Package]] = {}
+        self._steps = 0
+
+    def spend(self, steps: int) -> None:
+        """Count steps; Refused after more than `STEPS`."""
+        self._steps += steps
+        if self._steps > STEPS:
+            raise Refused(
+                f"the dependencies in {', '.join(self.origins)} take too long to follow",
+                expected=f"at most {STEPS // COMPARISON} comparisons of versions",
+                do="name another repository",
+            )
 
     @property
     def origins(self) -> list[str]:
@@ -143,10 +197,20 @@ class Index:
         """Return every package name."""
         return {name for part in self.records for name in part.names()}
 
+    def packages(self) -> Iterable[Package]:
+        """Yield every version of every package."""
+        return (package for part in self.records for name in part.names() for package in part.packages(name))
+
     def versions(self, name: str) -> list[Package]:
-        """Return every version of a package in all repositories, newest first; empty if it does not exist."""
+        """Return every version of a package in all repositories, newest first; empty if it does not exist.
+
+        Raises:
+            InvalidInput: one of them is no version.
+            Refused: as `spend`.
+        """
         if name not in self._versions:
             found = [p for part in self.records for p in part.packages(name)]
+            self.spend(COMPARISON * len(found) * len(found).bit_length())
             found.sort(key=lambda package: self.order.key(package.version), reverse=True)
             self._versions[name] = found
         return self._versions[name]
@@ -154,21 +218,25 @@ class Index:
     def providers(self, relation: Relation) -> list[Package]:
         """Return packages that satisfy a relation: by name first, newest first, then by Provides."""
         found = [package for package in self.versions(relation.name) if self.satisfies(package, relation)]
-        for name in sorted({name for part in self.records for name in part.providers(relation.name)}):
-            found += [p for p in self.versions(name) if p not in found and self.satisfies(p, relation)]
+        offering = {name for part in self.records for name in part.providers(relation.name)}
+        for name in sorted(offering - {relation.name}):
+            found += [package for package in self.versions(name) if self.satisfies(package, relation)]
         return found
 
     def satisfies(self, package: Package, relation: Relation) -> bool:
         """Return whether a package satisfies a relation, by its name or by Provides.
 
         An unversioned Provides does not satisfy a versioned relation in Debian (Policy 7.5); in rpm it does.
+        Raises as `versions`.
         """
         offers = [Relation(package.name, "=", package.version), *package.provides]
+        self.spend(LOOK + len(offers))
         for offer in offers:
             if offer.name != relation.name:
                 continue
             if not relation.operator or (not offer.version and self.order.bare_provides_any):
                 return True
+            self.spend(COMPARISON)
             if offer.version and self.order.satisfies(offer.version, relation.operator, relation.version):
                 return True
         return False

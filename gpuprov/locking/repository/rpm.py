@@ -5,7 +5,7 @@ Layout: createrepo_c(8) and its metadata; module documents: the modulemd v2 spec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from io import BytesIO
@@ -18,7 +18,7 @@ import yaml
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
-from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
+from gpuprov.locking.repository.index import Count, Index, Package, PackageList, Relation
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
@@ -29,6 +29,12 @@ from gpuprov.untrusted.stated import stated_file
 REPO = "{http://linux.duke.edu/metadata/repo}"
 COMMON = "{http://linux.duke.edu/metadata/common}"
 RPM_NS = "{http://linux.duke.edu/metadata/rpm}"
+PACKAGE_B = 8 << 20
+"""Maximum size in bytes of a package in primary.xml, which takes up to 50 times as much memory: the kernel of
+SUSE has about 2 MB.
+"""
+MODULE_B = 2 << 20
+"""Maximum size in bytes of a document in modules.yaml, which takes up to 250 times as much memory."""
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 
@@ -62,8 +68,7 @@ def open_rpm(
         raise InvalidInput(f"{root}/repodata/repomd.xml names no primary", expected="an rpm repository")
     modules = _metadata(root, described, "modules", fetcher)
     streams = _streams(modules, root) if modules else {}
-    packages = [p for p in _packages(primary, root, streams) if p.architecture in (arch, "noarch")]
-    return Index(PackageList(RPM, root, packages))
+    return Index(PackageList(RPM, root, list(_packages(primary, root, streams, (arch, "noarch")))))
 
 
 def with_streams(index: Index, *enabled: str) -> Index:
@@ -75,7 +80,7 @@ def with_streams(index: Index, *enabled: str) -> Index:
     Raises:
         Refused: no such stream; the message lists the available ones.
     """
-    every = [package for name in index.names() for package in index.versions(name)]
+    every = list(index.packages())
     offered = sorted({stream for package in every for stream in package.streams})
     for stream in enabled:
         if stream not in offered:
@@ -140,9 +145,23 @@ def _written(repomd: ElementTree.Element) -> datetime | None:
 
 
 def _parsed(content: bytes, name: str) -> ElementTree.Element:
-    """Return the root element of an XML document; InvalidInput if it is not XML."""
+    """Return the root element of a small XML document; raises as `_elements`."""
+    *_, (_, root) = _elements(BytesIO(content), name)
+    return root
+
+
+def _elements(content: BytesIO, name: str) -> Iterator[tuple[str, ElementTree.Element]]:
+    """Yield `start` or `end` and the element, for each begin and end of an element of an XML document.
+
+    Raises:
+        InvalidInput: it is not XML in UTF-8, or has a document type, whose entities could expand to any size.
+    """
+    text = content.getvalue()
+    for piece, seen in ((b"<!DOCTYPE", "has a document type"), (b"\0", "is not XML in UTF-8")):
+        if piece in text:
+            raise InvalidInput(f"{name} {seen}", expected="metadata of an rpm repository")
     try:
-        return ElementTree.parse(BytesIO(content)).getroot()  # noqa: S314 - signed, and expat refuses external entities
+        yield from ElementTree.iterparse(content, ("start", "end"), ElementTree.XMLParser(encoding="utf-8"))  # noqa: S314 - without entities
     except ElementTree.ParseError as error:
         raise InvalidInput(f"{name} is not XML: {error}", expected="metadata of an rpm repository") from error
 
@@ -194,27 +213,39 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
     return unpack(content, suffix if suffix in UNPACK else "", name, file.open_size)
 
 
-def _packages(primary: bytes, root: str, streams: dict[str, set[str]]) -> Iterator[Package]:
-    """Yield the packages in primary.xml, of all architectures.
+def _packages(
+    primary: bytes, root: str, streams: Mapping[str, set[str]], architectures: Collection[str]
+) -> Iterator[Package]:
+    """Yield the packages of these architectures in primary.xml.
 
     Raises:
-        InvalidInput: one of them cannot be read.
+        InvalidInput: it is not XML, or one of them cannot be read.
+        Refused: a package is larger than `PACKAGE_B`, or as `Count.add`.
     """
-    for package in _parsed(primary, f"{root} primary.xml").iter(COMMON + "package"):
-        try:
-            yield _package(package, root, streams)
-        except (KeyError, ValueError) as error:
-            raise InvalidInput(f"{root}: a package in primary.xml cannot be read: {error}") from error
+    count, content, begin = Count(root), BytesIO(primary), 0
+    elements = _elements(content, f"{root} primary.xml")
+    _, whole = next(elements)
+    for event, element in elements:
+        if content.tell() - begin > PACKAGE_B:
+            raise Refused(f"{root}: a package in primary.xml has more than {PACKAGE_B} bytes")
+        if event == "end" and element.tag == COMMON + "package":
+            begin = content.tell()
+            if element.findtext(COMMON + "arch") in (*architectures, None):
+                with stated_file(f"{root}: a package in primary.xml", expected="name, version, and file"):
+                    package = _package(element, root, streams)
+                count.add(len(package.depends) + len(package.provides))
+                yield package
+            whole.clear()
 
 
-def _package(package: ElementTree.Element, root: str, streams: dict[str, set[str]]) -> Package:
+def _package(package: ElementTree.Element, root: str, streams: Mapping[str, set[str]]) -> Package:
     """Convert an entry of primary.xml, with its module streams.
 
     Args:
         streams: `name-epoch:version-release.arch` → module streams.
 
     Raises:
-        KeyError, ValueError: an element is missing or invalid.
+        Exception: an element is missing or invalid.
     """
     name = package.findtext(COMMON + "name") or ""
     architecture = package.findtext(COMMON + "arch") or ""
@@ -286,7 +317,10 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     with stated_file(f"{root}: modules.yaml cannot be read", expected="modulemd documents"):
-        for document in yaml.load_all(modules, Loader=TEXTS):
+        for text in modules.split(b"\n---"):
+            if len(text) > MODULE_B:
+                raise Refused(f"{root}: a document in modules.yaml has more than {MODULE_B} bytes")
+            document = yaml.load(text, Loader=TEXTS)  # noqa: S506 - it has texts only
             if document and document.get("document") == "modulemd":
                 data = document["data"]
                 for nevra in data.get("artifacts", {}).get("rpms", []):

@@ -17,7 +17,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-LIMIT = 1 << 30
+LIMIT = 256 << 20
 """Maximum uncompressed size of an index in bytes; Debian's largest has some 60 MB, Fedora's some 200."""
 
 

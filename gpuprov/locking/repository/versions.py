@@ -10,6 +10,11 @@ from typing import Any
 
 from debian.debian_support import NativeVersion
 
+from gpuprov.errors import InvalidInput
+from gpuprov.untrusted import shown
+
+LONGEST = 128
+"""Maximum length of a version in characters, as in a lock; the time of a comparison grows with it."""
 RPM_SEGMENT = re.compile(r"[0-9]+|[a-zA-Z]+|~|\^")
 
 
@@ -30,13 +35,30 @@ class Order:
     bare_provides_any: bool
 
     def key(self, version: str) -> Any:
-        """Return a sort key: oldest first."""
-        return cmp_to_key(self.compare)(version)
+        """Return a sort key: oldest first; raises as `check`."""
+        return cmp_to_key(self.compare)(self.check(version))
 
     def satisfies(self, version: str, operator: str, wanted: str) -> bool:
-        """Return whether `version operator wanted` is true; Debian's operators: `<<` `<=` `=` `>=` `>>`."""
-        sign = self.compare(version, wanted)
+        """Return whether `version operator wanted` is true; Debian's operators: `<<` `<=` `=` `>=` `>>`;
+        raises as `check`.
+        """
+        sign = self.compare(self.check(version), self.check(wanted))
         return {"<<": sign < 0, "<=": sign <= 0, "=": sign == 0, ">=": sign >= 0, ">>": sign > 0}[operator]
+
+    def check(self, version: str) -> str:
+        """Return a version unchanged.
+
+        Raises:
+            InvalidInput: it is too long, or no version.
+        """
+        try:
+            self.upstream(version[: LONGEST + 1])
+        except ValueError as error:
+            raise InvalidInput(f"the version {shown(version)} in a repository: {error}") from None
+        if len(version) > LONGEST:
+            expected = f"at most {LONGEST} characters"
+            raise InvalidInput(f"the version {shown(version)} in a repository", expected=expected)
+        return version
 
 
 def matches_upstream(upstream: str, wanted: str) -> bool:

@@ -281,7 +281,7 @@ def test_unreadable_number_is_no_traceback(suite: Suite, rebuild: Rebuild) -> No
     shutil.rmtree(suite.packages)
     suite.packages.mkdir()
     (suite.packages / "Packages").write_bytes(content)
-    with pytest.raises(InvalidInput, match="the stanza of tool"):
+    with pytest.raises(InvalidInput, match="the stanza of 'tool'"):
         suite.open().versions("tool")
 
 
