@@ -14,3 +14,8 @@ RECORDED_LOCK = RECORDED / "verify/debian12-a100x4.lock.yml"
 """Lock of the node whose recorded answers are in the same folder."""
 RECORDED_FACTS = RECORDED / "verify/debian12-a100x4.facts.json"
 """Facts of this node."""
+
+
+def is_defect(output: str) -> bool:
+    """Return whether the output of gpuprov has a traceback, or its message about an unexpected exception."""
+    return "Traceback" in output or "gpuprov: unexpected " in output

@@ -49,7 +49,7 @@ MOST_STARS = 3
 
 _FIELD = re.compile(r"\{([a-z0-9_]+)\}")
 _TEMPLATE = re.compile(r"(?:[A-Za-z0-9.+_:~*?-]|\{[a-z0-9_]+\})+")
-_HOLD = re.compile(r"!?[A-Za-z0-9*?][A-Za-z0-9.+_*?-]*")
+_HOLD = re.compile(r"!?[A-Za-z0-9*][A-Za-z0-9.+_*-]*")
 # A word that begins with a hyphen is an option of a package manager, and apt removes `NAME-`.
 _PACKAGE = re.compile(
     r"[A-Za-z0-9](?:(?:[A-Za-z0-9.+_:-]|\{[a-z0-9_]+\})*(?:[A-Za-z0-9.+_]|\{[a-z0-9_]+\}))?"

@@ -301,6 +301,6 @@ def unattended_patterns(hold: tuple[str, ...]) -> list[str]:
 
 
 def _regex(shell_pattern: str) -> str:
-    """Convert a shell pattern with `*` and `?` to a regular expression; all other characters are literal."""
-    escaped = re.sub(r"[^\w*?-]", lambda found: re.escape(found[0]), shell_pattern)
-    return escaped.replace("*", ".*").replace("?", ".")
+    """Convert a shell pattern with `*` to a regular expression; all other characters are literal."""
+    escaped = re.sub(r"[^\w*-]", lambda found: re.escape(found[0]), shell_pattern)
+    return escaped.replace("*", ".*")

@@ -22,7 +22,7 @@ from pydantic import (
 from gpuprov.model.connection import LOCAL, Connection, HostName, host_name, lay_over, parse_destination
 from gpuprov.model.documents import HOW_TO_BEGIN, Places, Strict, read_text, validate
 from gpuprov.model.floors import Floors
-from gpuprov.model.forms import MirrorUrl
+from gpuprov.model.forms import MirrorUrl, Workers
 from gpuprov.model.hardware import HardwareProfile
 from gpuprov.model.lock import Reboots, SecurityPolicy
 from gpuprov.model.marked import Marked
@@ -211,7 +211,7 @@ class Fleet(Strict):
         " default), `refuse` or `ignore`",
     )
     repositories: dict[str, Mirror] = Field(default={}, description="repository id → this site's mirror")
-    controllers: str | None = Field(
+    controllers: Workers | None = Field(
         default=None, description="services of sites whose workers reach the hosts, as in --workers"
     )
     racks: Grouping | None = Field(

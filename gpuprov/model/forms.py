@@ -7,7 +7,7 @@ with the lock of another repository.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -18,12 +18,11 @@ from gpuprov.untrusted import package_name, shown, version
 LONGEST = 200
 """Maximum length of a text in characters, as in the catalog."""
 MOST_STARS = 2
-"""Maximum number of `.*` in an expression: the time to match it grows with a name's length to this power."""
-ALTERNATIVES = 64
+"""Maximum number of `.*` in an expression: a node's time for it grows with a name's length to this power."""
+ALTERNATIVES = 40
 """Maximum number of alternatives of an expression (our choice: a driver's has 20)."""
 
-_STEP = r"(?:[A-Za-z0-9_-]|\\[.+]|\.\*?)"
-_PATTERN = re.compile(rf"{_STEP}{{1,{LONGEST}}}")
+_PATTERN = re.compile(rf"(?:[A-Za-z0-9_-]|\\[.+]|\.\*){{1,{LONGEST}}}")
 _FAMILY = re.compile(r"(?:\(\?!\(\?:(?P<without>[^()]+)\)\$\))?\(\?:(?P<names>[^()]+)\)")
 
 
@@ -80,6 +79,42 @@ def _is_pattern(text: str) -> bool:
     return _PATTERN.fullmatch(text) is not None and text.count(".*") <= MOST_STARS
 
 
+def of_family(expression: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a name is one of a family, in time of the name's length.
+
+    `re` needs the product of the lengths of name and expression, chosen by a node and the author of a lock.
+
+    Args:
+        expression: as `family` returns it.
+    """
+    found = _FAMILY.fullmatch(expression)
+    kept, left_out = (_literals(found[group] if found else None) for group in ("names", "without"))
+    return lambda name: (
+        any(_fits(name, each) for each in kept) and not any(_fits(name, each) for each in left_out)
+    )
+
+
+def _literals(alternatives: str | None) -> list[list[str]]:
+    """Return the texts between the stars of each alternative; one text is a whole name."""
+    return [re.sub(r"\\(.)", r"\1", each).split(".*") for each in (alternatives or "").split("|") if each]
+
+
+def _fits(name: str, literals: Sequence[str]) -> bool:
+    """Return whether a name has these texts in this order, the first at its begin, the last at its end."""
+    first, *between = literals
+    if not between:
+        return name == first
+    if not name.startswith(first):
+        return False
+    at = len(first)
+    for text in between[:-1]:
+        begin = name.find(text, at)
+        if begin < 0:
+            return False
+        at = begin + len(text)
+    return len(between[-1]) <= len(name) - at and name.endswith(between[-1])
+
+
 def armored_key(text: str) -> str:
     """Return an armored key unchanged; raise ValueError for other text."""
     if not re.fullmatch(r"(?:[ -~]*\n)*[ -~]*", text) or not text.startswith("-----BEGIN PGP"):
@@ -87,13 +122,13 @@ def armored_key(text: str) -> str:
     return text
 
 
-def _form(pattern: str, example: str, longest: int = LONGEST) -> AfterValidator:
-    """Return a validator of texts that match a pattern as a whole."""
+def _form(pattern: str, example: str, longest: int = LONGEST, *, secret: bool = False) -> AfterValidator:
+    """Return a validator of texts that match a pattern as a whole; its message does not show a secret one."""
     compiled = re.compile(pattern, re.ASCII)
 
     def check(text: str) -> str:
         if len(text) > longest or not compiled.fullmatch(text):
-            raise ValueError(f"a text such as {example}, not {shown(text)}")
+            raise ValueError(f"a text such as {example}" + ("" if secret else f", not {shown(text)}"))
         return text
 
     return AfterValidator(check)
@@ -117,10 +152,15 @@ PartOfRepository = Annotated[str, _form(r"[A-Za-z0-9./][A-Za-z0-9._/+~-]*", "boo
 """Suite or component of a repository."""
 _URL = r"[a-z][a-z0-9+]*:[A-Za-z0-9._~:/?#\[\]@!&()*+,;=%FIELDS-]+"
 _EXAMPLE = "https://mirror.example.org/cuda/"
-RepositoryUrl = Annotated[str, _form(_URL.replace("FIELDS", ""), _EXAMPLE, 2048)]
-"""Address of a repository."""
-MirrorUrl = Annotated[str, _form(_URL.replace("FIELDS", "{}"), _EXAMPLE, 1024)]
-"""Address of a repository with fields such as `{folder}`."""
+RepositoryUrl = Annotated[str, _form(_URL.replace("FIELDS", ""), _EXAMPLE, 2048, secret=True)]
+"""Address of a repository, which may have a password."""
+MirrorUrl = Annotated[str, _form(_URL.replace("FIELDS", "{}"), _EXAMPLE, 1024, secret=True)]
+"""Address of a repository with fields such as `{folder}`, which may have a password."""
+_SERVICE = r"(?!local:)(?:[a-z]+://)?(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}"
+Workers = Annotated[
+    str, _form(rf"none|local(?::[1-9][0-9]{{0,2}})?|{_SERVICE}(?:,{_SERVICE}){{0,63}}", "tls://gw:8790", 4096)
+]
+"""Workers as `--workers` names them: those of this machine, or the addresses of at most 64 services."""
 PciId = Annotated[str, _form(r"[0-9a-f]{4}:[0-9a-f]{4}", "10de:2335")]
 """Vendor and device of a PCI function."""
 Key = Annotated[str, AfterValidator(armored_key)]

@@ -39,9 +39,10 @@ from gpuprov.model.forms import (
     RepositoryUrl,
     Stream,
     Word,
+    Workers,
 )
 from gpuprov.model.hardware import NicHardware, NvmeHardware
-from gpuprov.model.locked_settings import check_form
+from gpuprov.model.locked_settings import in_form
 from gpuprov.model.marked import Marked
 from gpuprov.model.profile import NAME
 from gpuprov.model.racks import Grouping
@@ -270,9 +271,9 @@ class LockedGroup(Strict):
     @field_validator("settings")
     @classmethod
     def _of_known_form(cls, stated: dict[str, Setting]) -> dict[str, Setting]:
-        """Return the settings; raise ValueError if a value has another form than `gpuprov lock` writes."""
-        check_form({name: each.value for name, each in stated.items()})
-        return stated
+        """Return the settings, with defaults in their values; raise ValueError for another form."""
+        values = in_form({name: each.value for name, each in stated.items()})
+        return {name: each.model_copy(update={"value": values[name]}) for name, each in stated.items()}
 
     def connection_of(self, host: str) -> Connection:
         """Return the connection to one of the hosts: its own values override the group's."""
@@ -326,7 +327,7 @@ class Lock(Strict):
     inputs: str
     catalog: CatalogPin | None = None
     rollout: Rollout | None = None
-    controllers: str | None = None
+    controllers: Workers | None = None
     security: SecurityPolicy | None = None
     racks: Grouping | None = None
     nvlink_domains: Grouping | None = None

@@ -53,15 +53,18 @@ class LockedSettings(Settings):
     storage_clients: dict[StorageClient, PackageName] | None = None  # type: ignore[assignment]
 
 
-def check_form(values: Mapping[str, Any]) -> None:
-    """Check the values of settings by their names; unknown names, of a newer gpuprov, are not checked.
+def in_form(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of settings by their names, with the defaults of values that a lock does not state.
+
+    Those with unknown names, of a newer gpuprov, are returned unchanged.
 
     Raises:
         ValueError: a value has another form; the message names the first one, and what was expected.
     """
     known = {name: value for name, value in values.items() if name in LockedSettings.model_fields}
     try:
-        LockedSettings.model_validate(known)
+        read = LockedSettings.model_validate(known)
     except ValidationError as error:
         place, said = first_error(error)
         raise ValueError(f"{place} as `gpuprov lock` writes it ({said})") from None
+    return {**values, **read.model_dump(mode="json", include=set(known), exclude_none=True)}

@@ -97,8 +97,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 def ports(group: LockedGroup) -> list[int]:
     """Return the ports on which sshd listens by the lock, in ascending order; [] without SSH settings."""
     options = (group.setting("ssh") or {}).get("options", {})
-    stated = next((value for keyword, value in options.items() if keyword.lower() == "port"), "")
-    return sorted(map(int, stated.split()))
+    return sorted(map(int, options.get("Port", "").split()))
 
 
 def files(group: LockedGroup) -> dict[str, str]:

@@ -24,6 +24,7 @@ from subprocess import Popen
 from typing import Any
 
 from gpuprov.errors import Exit
+from tests import is_defect
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.upgrade_fleet import JOINED, MIRRORED, Fleet
 
@@ -148,7 +149,7 @@ def _wrong(site: Site, codes: dict[str, int], said: dict[str, str], stands: dict
     """Return what is wrong after a round: versions, exit codes, messages, leases that are left."""
     found = [f"{name} is on {version}" for name, version in stands.items() if version not in MIRRORED]
     for verb, code in codes.items():
-        if code not in ENDS[verb] or "Traceback" in said[verb]:
+        if code not in ENDS[verb] or is_defect(said[verb]):
             found.append(f"{verb} exits with {code}: {said[verb][-3000:]}")
     left = [
         node.name

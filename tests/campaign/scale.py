@@ -32,6 +32,7 @@ from subprocess import Popen
 from gpuprov.upgrade.header import ended
 from gpuprov_lab import Lab, Node
 from gpuprov_lab.engine import processes
+from tests import is_defect
 from tests.campaign._scale_same import compare
 from tests.campaign._upgrade_site import Site, site
 from tests.lab.command_line import start
@@ -272,7 +273,7 @@ def finish(process: Popen[str], this: Round) -> int:
     out, err = process.communicate()
     seconds, code = time.monotonic() - begun, process.returncode
     this.events.append(f"exit {code} after {seconds:.0f} s")
-    if "Traceback" in out + err:
+    if is_defect(out + err):
         this.wrong.append(f"a traceback: {(out + err)[-2000:]}")
     if code > 0:
         said = (line for line in err.strip().splitlines() if not line.startswith("logs of this run"))

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests import is_defect
+
 PROGRAM = (sys.executable, "-m", "gpuprov")
 _STARTED: list[subprocess.Popen[str]] = []
 
@@ -62,6 +64,6 @@ def gpuprov(
     """
     with start(folder, *words, program=program) as process:
         out, err = process.communicate()
-    if "Traceback" in out + err or code not in (None, process.returncode):
+    if is_defect(out + err) or code not in (None, process.returncode):
         raise AssertionError(f"gpuprov {' '.join(words)}: exit {process.returncode}\n{out}{err}")
     return subprocess.CompletedProcess(words, process.returncode, out, err)

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from gpuprov_lab import Lab, Node
-from tests import ROOT
+from tests import ROOT, is_defect
 from tests.lab.stub_compiler import play_compiler
 from tests.lab.upgrade_fleet import NEWER, OLDER
 
@@ -41,7 +41,7 @@ class LocalNode:
             AssertionError: another exit code, or a traceback in the output.
         """
         done = self.node.run(f"cd {FOLDER} && {PROGRAM} {shlex.join(words)}", check=False)
-        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert not is_defect(done.stdout + done.stderr), done.stderr
         assert code in (None, done.returncode), done.stdout + done.stderr
         return done
 

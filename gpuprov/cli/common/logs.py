@@ -137,7 +137,7 @@ def said(text: str) -> None:
     LOG.info("%s", text, extra={"said": True})
 
 
-def failed(error: GpuprovError) -> None:
-    """Log an error that is also printed on stderr, with --debug also its traceback."""
+def failed(error: GpuprovError, origin: int = logging.DEBUG) -> None:
+    """Log an error that is also printed on stderr, and its traceback at the level `origin`."""
     LOG.error("%s", error, extra={"said": True})
-    LOG.debug("origin of the error", exc_info=error)
+    LOG.log(origin, "origin of the error", exc_info=error)

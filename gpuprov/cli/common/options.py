@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -226,12 +227,16 @@ def on_nodes(verb: Callable[..., Any]) -> Callable[..., Any]:
 def _controllers(chosen: Chosen) -> str | None:
     """Return the workers that the lock states, or None, also without a readable lock; a lock without them is
     not parsed.
+
+    Of this machine there are at most as many as processors: another person may have written the lock.
     """
     try:
         said = b"\ncontrollers:" in read_bounded(chosen.lock_path)
     except OSError:
         return None
-    return chosen.lock.controllers if said else None
+    stated = chosen.lock.controllers if said else None
+    here, colon, count = (stated or "").partition(":")
+    return f"local:{min(int(count), os.cpu_count() or 1)}" if here == "local" and colon else stated
 
 
 @contextmanager

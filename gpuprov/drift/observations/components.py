@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gpuprov.drift.observations.registry import names_who, observes
+from gpuprov.model.forms import of_family
 from gpuprov.probe.facts import Facts
 from gpuprov.roles import Expectation
 from gpuprov.roles.components import ABSENT_CHECKS, PACKAGE_CHECKS, UNPACKAGED_CHECKS
@@ -18,7 +18,7 @@ def _versions(facts: Facts, expectation: Expectation) -> Any:
 
 def _absent(facts: Facts, expectation: Expectation) -> Any:
     """Return the installed packages, sorted, that match the expression of an absent component."""
-    names = (name for name in facts.packages.by_name if re.fullmatch(str(expectation.subject), name))
+    names = filter(of_family(str(expectation.subject)), facts.packages.by_name)
     return sorted(name for name in names if facts.packages.version(name))
 
 

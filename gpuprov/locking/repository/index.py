@@ -85,7 +85,7 @@ class Records(Protocol):
 PACKAGES = 200_000
 """Maximum number of packages in an index: Fedora's has 75,000."""
 RELATIONS = 3_000_000
-"""Maximum number of relations that are kept of an index: Fedora's has some 2 million. They take up to 1 GB."""
+"""Maximum number of relations that are kept of an index, of up to 1 GB: Fedora's has some 2 million."""
 
 
 @dataclass

@@ -18,8 +18,10 @@ PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n\x
 
 def _network(text: str) -> str:
     """Return a network in its canonical form, `10.0.0.0/8` also for `10.0.0.7/8`; raise ValueError for
-    another text.
+    another text, also for one with a zone, which firewall and sshd read differently.
     """
+    if "%" in text:
+        raise ValueError("a network without a zone")
     return str(ipaddress.ip_network(text, strict=False))
 
 

@@ -14,7 +14,7 @@ import pytest
 from gpuprov.cli.common.group import run
 from gpuprov.errors import Exit
 from gpuprov.model.lock import read_lock, render_lock
-from tests import RECORDED_LOCK
+from tests import RECORDED_LOCK, is_defect
 from tests.unit.samples import sample
 
 FLEET = "groups: {g: {profile: hgx-h200-8, hosts: gpu01, os: debian12}}\n"
@@ -74,7 +74,7 @@ def called(
 def in_words(done: subprocess.CompletedProcess[str]) -> None:
     """Check that a process ended with one of gpuprov's exit codes and a message, without a traceback."""
     result = done.stdout + done.stderr
-    assert "Traceback" not in result, result
+    assert not is_defect(result), result
     assert "Exception ignored" not in result, result
     assert done.returncode in set(Exit), result
     assert done.returncode == 0 or done.stderr.strip() or done.stdout.strip()

@@ -10,6 +10,7 @@ import pytest
 
 from gpuprov.cli import resolve
 from gpuprov.cli.common.group import run
+from tests import is_defect
 
 Capture = pytest.CaptureFixture[str]
 
@@ -99,7 +100,7 @@ def test_a_line_without_an_end_is_one_error(
 def test_batch_from_nowhere_is_a_usage_error(capsys: Capture) -> None:
     assert run(["resolve", "--batch", "/nowhere/at-all.jsonl"]) == 2
     assert run(["resolve", "--batch", "-", "--gpu", "L4"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert not is_defect(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gpuprov.cli.common.group import gpuprov, run
 from gpuprov.cli.common.logs import KEPT
 from gpuprov.cli.common.verbs import VERBS
 from gpuprov.doctor.judge import diagnose
+from gpuprov.errors import Exit
 from gpuprov.model.lock import read_lock, write_lock
 from maintenance.manual import manual
 from tests import RECORDED_LOCK, ROOT
@@ -111,6 +112,25 @@ def test_debug_says_where_an_error_comes_from(tmp_path: Path, capsys: pytest.Cap
     assert "Traceback" in capsys.readouterr().err
     assert run(["drift", "--lock", str(tmp_path / "none.yml")]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_unexpected_exception_is_one_line_and_its_origin_is_in_the_log(
+    own_state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Print no traceback: another person's file may have found a defect."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("\x1b[2J" + "x" * 1000)
+
+    monkeypatch.setattr("gpuprov.model.lock.read_lock", fail)
+    assert run(["plan", "--lock", str(tmp_path / "fleet.lock.yml")]) == Exit.FAILED
+    said = capsys.readouterr().err
+    found = re.fullmatch(r"gpuprov: unexpected KeyError at gpuprov\.cli\.[a-z.]+:\d+: (.*)\n", said)
+    assert found
+    assert found[1].endswith(f"; please report it; {own_state}/gpuprov/logs has its origin")
+    assert len(said) < 600
+    assert "\x1b" not in said
+    assert "Traceback" in logs(own_state)[-1].read_text()
 
 
 def test_what_asks_nobody_leaves_no_log_and_old_logs_go(own_state: Path, tmp_path: Path) -> None:

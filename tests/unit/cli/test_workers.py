@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpuprov.cli.common.options import Chosen, _controllers
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import read_lock, render_lock, write_lock
 from tests import RECORDED_LOCK
@@ -36,6 +38,17 @@ def test_the_lock_names_workers_unless_the_command_line_does(lock: Path) -> None
     assert "192.0.2.2" in gpuprov(lock.parent, "drift", "--workers", "tcp://192.0.2.2:1", code=5).stderr
     done = gpuprov(lock.parent, "drift", "--workers", "none", code=4)
     assert "connection refused" in done.stdout
+
+
+def test_a_lock_does_not_start_more_workers_than_there_are_processors(lock: Path) -> None:
+    """Another person may have written the lock: each worker takes 65 MB and a second."""
+    for stated, expected in (
+        ("local:999", f"local:{os.cpu_count()}"),
+        ("local:1", "local:1"),
+        ("local", "local"),
+    ):
+        write_lock(read_lock(RECORDED_LOCK).model_copy(update={"controllers": stated}), lock)
+        assert _controllers(Chosen(lock, (), forks=1)) == expected
 
 
 def test_a_machine_that_is_the_node_has_no_workers(lock: Path) -> None:

@@ -16,7 +16,7 @@ from gpuprov.locking.validation import validate_files
 from gpuprov.locking.wanted import stated_texts
 from gpuprov.model.components import MOVABLE
 from gpuprov.model.fleet import read_fleet
-from gpuprov.model.lock import write_lock
+from gpuprov.model.lock import read_lock, render_lock, write_lock
 from gpuprov.model.profile import load_profile, overlay
 from gpuprov.upgrade.known_hooks import KNOWN_HOOKS
 from gpuprov_lab.mirror import nvidia
@@ -75,7 +75,9 @@ def test_an_example_locks(name: str, repositories: dict[str, Any], tmp_path: Pat
         hook = getattr(hooks, moment)
         assert hook is None or hook.use is None or moment in KNOWN_HOOKS[hook.use].commands
     assert build_lock(path, previous=lock) == lock
-    write_lock(lock, folder / "fleet.lock.yml")
+    written = folder / "fleet.lock.yml"
+    write_lock(lock, written)
+    assert render_lock(read_lock(written)) == written.read_text(encoding="utf-8")
     assert validate_files(path).problems == []
 
 

@@ -11,7 +11,10 @@ from gpuprov.errors import InvalidInput
 from gpuprov.model import documents
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import read_lock, write_lock
+from gpuprov.roles import expectations
 from tests import RECORDED_LOCK
+
+RULESET = {"networks": {}, "input": [], "forward": []}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,29 @@ def test_a_setting_of_another_form_is_named(tmp_path: Path, setting: str, value:
     (tmp_path / "fleet.lock.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
     with pytest.raises(InvalidInput, match=said):
         read_lock(tmp_path / "fleet.lock.yml")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "completed"),
+    [
+        ("firewall", {"ruleset": RULESET}, ("trusted_interfaces", [])),
+        ("firewall", {"ssh_from": ["10.1.2.3/8"], "ruleset": RULESET}, ("ssh_from", ["10.0.0.0/8"])),
+        ("health", {}, ("interval", 60)),
+        ("ssh", {"options": {"port": "zz", "Port": "22"}}, ("banner", None)),
+    ],
+)
+def test_a_setting_that_states_a_part_has_the_defaults(
+    tmp_path: Path, setting: str, value: object, completed: tuple[str, object]
+) -> None:
+    """Read what the form's model returns: a key that a lock lacked ended `plan` with a traceback."""
+    document = yaml.safe_load(RECORDED_LOCK.read_text(encoding="utf-8"))
+    [group] = document["groups"].values()
+    group["settings"] = {setting: {"value": value, "reason": "x", "source": "x"}}
+    (tmp_path / "fleet.lock.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    [read] = read_lock(tmp_path / "fleet.lock.yml").groups.values()
+    key, expected = completed
+    assert read.setting(setting).get(key) == expected
+    assert expectations(read)
 
 
 def test_a_setting_that_is_not_known_is_not_checked(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def two_sites(folder: Path) -> Lock:
         stated["components"] = {**stated["components"], "driver": stated["components"]["driver"] | trusted}
     document["racks"] = {f"rack-{site}": [f"node-{site}"] for site in ("east", "west")}
     document["nvlink_domains"] = {f"domain-{site}": [f"node-{site}"] for site in ("east", "west")}
-    document["controllers"] = "/shared/open-sesame"
+    document["controllers"] = "tls://open-sesame:8790"
     document["rollout"] = {"hooks": {"held": {"run": "notify --token open-sesame"}}}
     path = folder / "fleet.lock.yml"
     path.write_text(yaml.safe_dump(json.loads(json.dumps(document))))
