@@ -38,6 +38,7 @@ from gpuprov.ssh.masters import end_masters
 from gpuprov.ssh.route import with_absolute_paths
 from gpuprov.untrusted import ansible_json, without_templates
 from gpuprov.untrusted.parsing import without_surrogates
+from gpuprov.untrusted.urls import public_urls
 
 # curve25519 saves 0.1 s of CPU per connection, compared with Debian 12's default key exchange (sntrup761).
 # Keepalives detect a node that vanishes during a task after 2 minutes; without them TCP waits for up to 15.
@@ -344,11 +345,17 @@ def _follow(events: Path, process: subprocess.Popen[bytes], quiet_s: float, log:
             _limit(log)
             half += lines.read()
             *whole, half = half.split("\n")
-            yield from (without_surrogates(json.loads(line)) for line in whole)
+            yield from map(_event, whole)
             last = time.monotonic() if whole else last
             if ended or time.monotonic() - last > quiet_s:
                 return
             time.sleep(0.1)
+
+
+def _event(line: str) -> Event:
+    """Return an event, whose message names no mirror with tokens in its URL."""
+    event: Event = without_surrogates(json.loads(line))
+    return {**event, "msg": public_urls(str(event["msg"]))} if "msg" in event else event
 
 
 def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunContext) -> dict[str, str]:

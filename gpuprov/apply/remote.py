@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from gpuprov.errors import GpuprovError, NodeFailed
+from gpuprov.errors import TEXT, GpuprovError, NodeFailed
 from gpuprov.probe.payload import ANSWER_LIMIT, Payload, pack
 from gpuprov.ssh.contained import contained
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.transport import ConnectionLimits, Session, Target, fan_out
+from gpuprov.untrusted.urls import public_urls
 
 Answer = Any | GpuprovError
 QUICK_S = 60.0
@@ -94,7 +95,7 @@ def _result(payload: Payload, session: Session) -> Any:
     output = session.run(payload.command, payload.stdin)
     answer = payload.answer(output.stdout, output.stderr)
     if "error" in answer:
-        raise NodeFailed(str(answer["error"]))
+        raise NodeFailed(public_urls(str(answer["error"])[:TEXT]))
     if "result" not in answer:
         raise NodeFailed("the answer belongs to another request", expected="a result")
     return answer["result"]

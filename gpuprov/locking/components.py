@@ -270,10 +270,14 @@ def _stays(
     """
     if locked is None or set(locked.packages) != set(asked) or version not in (None, locked.version):
         return False
-    meant = all(_fits(index, locked.packages[name], text) for name, text in asked.items())
-    return meant and all(
+    known = all(
         any(package.version == held for package in index.versions(name))
         for name, held in locked.closure.items()
+    )
+    return (
+        known
+        and locked.packages.items() <= locked.closure.items()
+        and all(_fits(index, locked.packages[name], text) for name, text in asked.items())
     )
 
 

@@ -62,7 +62,7 @@ class StackPolicy(Strict):
     cuda: Annotated[tuple[VersionText, ...] | None, BeforeValidator(_several)] = Field(
         default=None,
         min_length=1,
-        max_length=8,
+        max_length=32,
         description="toolkits (12.8); of several the first is the default",
     )
     cudnn: VersionText | None = Field(default=None, description="9.15, or exactly: 9.15.0.57")

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprov.errors import InvalidInput
-from gpuprov.untrusted.stated import read_bounded
+from gpuprov.untrusted.stated import read_bounded, stated_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -64,14 +63,9 @@ def read_certificate(path: Path) -> Certificate:
         InvalidInput: the file cannot be read, is not a certificate, or its key is not RSA with at least
             `LEAST_BITS` bits.
     """
-    try:
+    expected = f"an X.509 certificate of an RSA key, {LEAST_BITS} bits"
+    with stated_file(path, expected=expected, do=HOW_TO):
         return parse_certificate(read_bounded(path))
-    except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}", expected="a certificate", do=HOW_TO) from None
-    except ValueError as error:
-        raise InvalidInput(
-            f"{path}: {error}", expected=f"an X.509 certificate of an RSA key, {LEAST_BITS} bits", do=HOW_TO
-        ) from None
 
 
 def parse_certificate(content: bytes) -> Certificate:
@@ -80,7 +74,8 @@ def parse_certificate(content: bytes) -> Certificate:
     The validity period is not checked.
 
     Raises:
-        ValueError: the content is not an X.509 certificate of an RSA key with at least `LEAST_BITS` bits.
+        Exception: the content is not an X.509 certificate of an RSA key with at least `LEAST_BITS` bits;
+            cryptography has several for it.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -92,6 +87,8 @@ def parse_certificate(content: bytes) -> Certificate:
     public = certificate.public_key()
     if not isinstance(public, RSAPublicKey) or public.key_size < LEAST_BITS:
         raise ValueError("its key is of another type or size")
+    if certificate.serial_number < 0:
+        raise ValueError("its serial number is below 0")
     names = certificate.issuer.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return Certificate(
         der=certificate.public_bytes(Encoding.DER),

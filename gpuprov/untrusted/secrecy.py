@@ -1,9 +1,13 @@
 """Text without passwords and tokens, for logs, messages and state that other users can read."""
 
+from __future__ import annotations
+
 import re
+from collections.abc import Callable, Iterable
 
 from gpuprov.untrusted.urls import HIDDEN, public_urls
 
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 _WORDS = (
     r"pass(?:w(?:or)?d|wort|phrase|code|key)?s?|pwd|pw|secrets?|tokens?|api[_.-]?keys?|credentials?|creds|auth"
     r"|authorization|bearer|basic|cookies?|(?:php)?sess(?:ion)?(?:[_.-]?(?:id|key))?|sid|jwt|otp|csrf|xsrf"
@@ -22,6 +26,17 @@ _NAME = (
 )
 _LATER = r"(?![\"'\\\s]*\(hidden\))"
 """Condition of a value that an earlier rule has not hidden already."""
+
+
+def _unquoted(separator: str) -> Rule:
+    """Return the rule for values without quotes, which follow a name and a separator."""
+    # Such a value ends with its line: a password may contain blanks, commas and semicolons. A backslash
+    # continues a line, and `%3D` is `=` in a URL.
+    pattern = r"((?:" + _NAME + r")\\*[\"']?" + separator + ")" + _LATER + r"(?:\\\n|[^\n<])+"
+    return re.compile(pattern, re.I), r"\g<1>" + HIDDEN
+
+
+_WITH_BLANK = _unquoted(r"(?:\s*(?:[:=]|%3[AD])>?\s*+|[ \t]++)")
 _RULES = (
     (re.compile(r"-----BEGIN [^\n-]*-----.*?(?:-----END[^\n]*|\Z)", re.S), HIDDEN),
     # A quoted value ends at the same kind of quote, which follows backslashes in JSON inside JSON.
@@ -32,19 +47,7 @@ _RULES = (
         r"\g<1>\g<2>" + HIDDEN + r"\g<2>",
     ),
     (re.compile(r"(<[^<>]*+>)([^<]+)"), lambda found: _element(found)),
-    # A value without quotes ends with its line: a password may contain blanks, commas and semicolons. A
-    # backslash continues a line, and `%3D` is `=` in a URL.
-    (
-        re.compile(
-            r"((?:"
-            + _NAME
-            + r")\\*[\"']?(?:\s*(?:[:=]|%3[AD])>?\s*+|[ \t]++))"
-            + _LATER
-            + r"(?:\\\n|[^\n<])+",
-            re.I,
-        ),
-        r"\g<1>" + HIDDEN,
-    ),
+    _WITH_BLANK,
     (
         re.compile(r"((?:^|\s)(?:-u|--user|--proxy-user|-p|-P)[ =]?)" + _LATER + r"\S*[^\s0-9]\S*", re.M),
         r"\g<1>" + HIDDEN,
@@ -70,6 +73,8 @@ _RULES = (
     ),
 )
 """Patterns and their replacements, applied one after the other."""
+_WITHOUT_BLANK = _unquoted(r"\s*(?:[:=]|%3[AD])>?\s*+")
+_OF_SETTINGS = tuple(_WITHOUT_BLANK if rule is _WITH_BLANK else rule for rule in _RULES)
 
 
 _WORD = re.compile(_WORDS, re.I)
@@ -91,7 +96,19 @@ def public(text: str) -> str:
     such as `ghp_` or `hf_`, JSON Web Tokens and password hashes; and runs of 28 or more characters with upper
     case, lower case and digits. Harmless text can be hidden, too.
     """
+    return _hidden(text, _RULES)
+
+
+def public_settings(text: str) -> str:
+    """Return the output of commands that show settings as `public` does, except that the name of a secret
+    needs `:` or `=` after it: `passwordauthentication no` of `sshd -T` is kept.
+    """
+    return _hidden(text, _OF_SETTINGS)
+
+
+def _hidden(text: str, rules: Iterable[Rule]) -> str:
+    """Return a text with the secrets of its URLs, and what the rules match, replaced."""
     text = public_urls(text)
-    for pattern, instead in _RULES:
+    for pattern, instead in rules:
         text = pattern.sub(instead, text)
     return text

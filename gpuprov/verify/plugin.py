@@ -19,6 +19,8 @@ from gpuprov.model.lock import read_lock
 from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted import shown
+from gpuprov.untrusted.secrecy import public_settings
+from gpuprov.untrusted.urls import public_urls
 from gpuprov.verify.ahead import Ahead
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
@@ -269,7 +271,7 @@ def _result(
     if error is None:
         value = plain(expectation.expected)
         return CheckResult(check, "passed", value, value, "\n".join(notes), seconds)
-    expected, actual = expectation.expected, str(error)
+    expected, actual = expectation.expected, public_urls(str(error))
     if isinstance(error, Differs):
         expected, actual = error.expected, error.actual
     detail = "\n".join([*notes, *_seen_now(node, look), remedy(expectation, node.name)])
@@ -277,14 +279,14 @@ def _result(
 
 
 def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
-    """Run each command again; return for each `$ COMMAND` and the last `LAST_LINES` lines of its output, or
-    its error.
+    """Run each command again; return for each `$ COMMAND` and the last `LAST_LINES` lines of its output
+    without passwords and tokens, or its error.
     """
     seen = []
     for command in commands:
         try:
             said = node.host.run(f"{command} 2>&1").stdout.strip()
-            lines = said[-LAST_LINES * SHOWN :].splitlines()
+            lines = public_settings(said[-LAST_LINES * SHOWN :]).splitlines()
         except GpuprovError as error:
             lines = [str(error)]
         seen += [f"$ {command}", *(cut(line) for line in lines[-LAST_LINES:])]

@@ -163,7 +163,7 @@ WRITERS = (
         "var/lastgood/run.json",
         OLD,
         lambda path: packages.write(str(path), {"a": NEW}),
-        sets=0o644,
+        sets=0o600,
     ),
     Writer(
         "node: first boot's metrics",

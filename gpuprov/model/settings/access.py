@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from gpuprov.model.documents import Strict
 
@@ -103,3 +103,9 @@ class Firewall(Strict):
         default=[],
         description="interfaces that are named like Docker's networks, br-*, and lead elsewhere: br-ex",
     )
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_stated(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings to write; `uplinks`, which the first locks did not have, only if stated."""
+        written: dict[str, Any] = write(self)
+        return {key: value for key, value in written.items() if key != "uplinks" or value}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from ansible.plugins import loader
 from gpuprov.apply import playbook
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.lease_manager import LeaseManager
+from gpuprov.apply.remote import _result
+from gpuprov.errors import NodeFailed
 from gpuprov.model.lock import read_lock
 from gpuprov.roles import ROLES
 from gpuprov.ssh.route import with_absolute_paths
@@ -201,6 +205,17 @@ def test_half_characters_of_a_node_can_be_recorded(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", write])
     outcomes = playbook.run_playbook("site", {name: {}}, RunContext(lock, tmp_path))
     assert [each["msg"] for each in outcomes[name].failed] == ["caf\N{REPLACEMENT CHARACTER}"]
+
+
+def test_messages_of_a_node_name_no_mirror_with_its_token() -> None:
+    url = "https://ci:hunter2@mirror.example.org/d41d8cd98f00b204e980/ubuntu/dists/noble/InRelease"
+    shown = "E: Failed to fetch https://mirror.example.org/(hidden)/ubuntu/dists/noble/InRelease 403"
+    said = f"E: Failed to fetch {url} 403"
+    assert playbook._event(json.dumps({"event": "task", "msg": said})) == {"event": "task", "msg": shown}
+    payload: Any = SimpleNamespace(command="", stdin=b"", answer=lambda *_: {"error": said})
+    session: Any = SimpleNamespace(run=lambda *_: SimpleNamespace(stdout="", stderr=""))
+    with pytest.raises(NodeFailed, match=re.escape(shown)):
+        _result(payload, session)
 
 
 def test_a_node_with_the_name_of_a_group_states_nothing_for_the_others() -> None:

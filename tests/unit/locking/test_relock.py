@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -91,6 +92,17 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     moved = build_lock(fleet, previous=first, narrate=result.append)
     assert moved.groups["train"].components.driver.branch == 580
     assert any("driver 595.91.07 cannot stay" in line for line in result)
+
+
+@pytest.mark.parametrize("change", [{"packages": {"nvidia-open": "1_2"}}, {"closure": {}}])
+def test_a_lock_that_was_changed_by_hand_is_made_again(one_group: Write, change: dict[str, Any]) -> None:
+    """Lock anew what no repository offers, also a version that is none, and packages of no closure."""
+    fleet = one_group(driver="580.95.05")
+    first = build_lock(fleet)
+    document = first.model_dump(mode="json", by_alias=True, exclude_none=True)
+    driver = document["groups"]["train"]["components"]["driver"]
+    driver |= {key: dict.fromkeys(driver[key], "1_2") if value else value for key, value in change.items()}
+    assert build_lock(fleet, previous=Lock.model_validate(document)) == first
 
 
 def test_nodes_compile_for_others_only_where_it_is_stated(one_group: Write) -> None:

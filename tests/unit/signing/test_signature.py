@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -177,7 +178,7 @@ def test_a_key_that_cannot_be_used_is_refused_before_anything_is_signed(tmp_path
         key("missing.key", tmp_path)
     with pytest.raises(InvalidInput, match=r"of another type or size; expected .*RSA key, 2048 bits"):
         read_certificate(tmp_path / "curved.pem")
-    with pytest.raises(InvalidInput, match=r"missing\.pem: No such file"):
+    with pytest.raises(InvalidInput, match=r"missing\.pem cannot be read: No such file"):
         read_certificate(tmp_path / "missing.pem")
     with pytest.raises(InvalidInput, match=r"X\.509"):
         read_certificate(tmp_path / "curved.key")
@@ -195,3 +196,22 @@ def test_a_certificate_that_kernels_do_not_accept_is_refused(tmp_path: Path, kin
     make_pair(tmp_path, "site", kind=kind)
     with pytest.raises(InvalidInput, match="its key is of another type or size"):
         read_certificate(tmp_path / "site.pem")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a003020102020105", "a00302011e020105"),
+        ("2a864886f70d010101", "2a864886f70d015801"),
+        ("020105", "020185"),
+    ],
+    ids=["version", "key", "serial"],
+)
+def test_a_damaged_certificate_is_one_line(tmp_path: Path, before: str, after: str) -> None:
+    """Check errors of cryptography that are no ValueError."""
+    make_pair(tmp_path, "site", flags=("-nodes", "-set_serial", "5"))
+    der = ssl.PEM_cert_to_DER_cert((tmp_path / "site.pem").read_text()).hex()
+    assert before in der
+    (tmp_path / "site.der").write_bytes(bytes.fromhex(der.replace(before, after, 1)))
+    with pytest.raises(InvalidInput, match=r"site\.der: .*; expected an X\.509 certificate"):
+        read_certificate(tmp_path / "site.der")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprov.untrusted.secrecy import public
+from gpuprov.untrusted.secrecy import public, public_settings
 from gpuprov.untrusted.urls import HIDDEN, origin, origin_and_file, public_url
 from tests.unit.untrusted.secrets import SHAPES, WORD
 
@@ -89,3 +89,12 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 def test_64_bits_in_hexadecimal_digits_are_a_token() -> None:
     assert public_url("https://hooks.example/t/0123456789abcdef/x") == "https://hooks.example/t/(hidden)/x"
+
+
+def test_settings_keep_what_follows_a_blank() -> None:
+    """Keep the output of `sshd -T`, and hide values after `:` and `=`, users of URLs and tokens."""
+    kept = "passwordauthentication no\npubkeyauthentication yes\nclientalivecountmax 3"
+    assert public_settings(kept) == kept
+    hidden = '"auth": "hunter2",\npassword=hunter2\nHTTPS_PROXY=http://me:hunter2@proxy:3128\n'
+    assert "hunter2" not in public_settings(hidden)
+    assert "HTTPS_PROXY=http://proxy:3128" in public_settings(hidden)

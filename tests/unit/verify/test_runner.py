@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.verify import TimeLimits, Verdict, run_verification, runner
+from gpuprov.verify.plugin import _seen_now
 from gpuprov.verify.wanted import wanted
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
@@ -114,3 +117,16 @@ def test_run_cut_short_is_an_error_with_its_last_word(monkeypatch: pytest.Monkey
 def test_this_machine_is_one_node() -> None:
     with pytest.raises(InvalidInput, match="is one node, not 2"):
         run_verification(lock_of("a", "b"), ["a", "b"], local=True)
+
+
+def test_what_a_failed_check_shows_has_no_password() -> None:
+    """A report is read by more people than daemon.json and the drop-ins of units."""
+    said = '{"proxies": {"https-proxy": "http://build:hunter2@proxy:3128"}}\npassword = "hunter2"\n'
+    host = SimpleNamespace(run=lambda command: SimpleNamespace(stdout=said))
+    node: Any = SimpleNamespace(host=host)
+    shown = _seen_now(node, ["cat /etc/docker/daemon.json"])
+    assert shown == [
+        "$ cat /etc/docker/daemon.json",
+        '{"proxies": {"https-proxy": "http://proxy:3128"}}',
+        'password = "(hidden)"',
+    ]

@@ -14,8 +14,7 @@ def doubts(case: Case, draft: Draft) -> Findings:
     versions.
     """
     for named, keys in _rested_on(case, draft):
-        for key in keys:
-            doubt = case.catalog.doubts[key]
+        for doubt in case.catalog.doubts_of(keys):
             if _concerns(doubt, draft):
                 yield reason(case, "doubt", f"{named}: {doubt.text}", *doubt.source)
 
