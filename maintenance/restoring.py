@@ -7,13 +7,14 @@ elements in place of XML. Fields that a bundle leaves out have a neutral value, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from gpuprov.doctor.builds import CAUSES
 from gpuprov.doctor.collecting import COLLECTORS
+from gpuprov.untrusted.names import is_kernel_release
 
 Collectors = dict[str, Any]
 
@@ -99,9 +100,17 @@ def _modules(value: Any) -> Any:
 def _disk_modules(value: Any) -> Any:
     """Restore modinfo's text for each kernel, with paths in its folder of modules."""
     return {
-        kernel: "\n".join(lines).replace("filename: ", f"filename: /lib/modules/{kernel}/")
+        kernel: "\n".join(_in_folder(kernel, lines))
         for kernel, lines in value.items()
+        if is_kernel_release(kernel)
     }
+
+
+def _in_folder(kernel: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines of modinfo, those of file names with the folder of the kernel's modules."""
+    for line in lines:
+        name, mark, file = str(line).partition("filename: ")
+        yield f"{mark}/lib/modules/{kernel}/{file}" if mark and not name else str(line)
 
 
 def _dkms_log(value: Any) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
+from gpuprov.cli.common.logs import unexpected
 from gpuprov.errors import Exit, GpuprovError
 
 
@@ -23,4 +26,9 @@ def run(command: click.Command, program: str, arguments: list[str]) -> int:
     except GpuprovError as error:
         click.echo(f"{program}: {error}", err=True)
         return error.exit_code
+    except Exception as error:
+        if os.environ.get("GPUPROV_DEBUG"):
+            raise
+        click.echo(f"{program}: {unexpected(error, do='GPUPROV_DEBUG=1 shows its origin')}", err=True)
+        return Exit.FAILED
     return code if isinstance(code, int) else Exit.OK

@@ -8,18 +8,16 @@ import io
 import logging
 import os
 import sys
-import traceback
 
 import click
 
 from gpuprov import __version__
 from gpuprov.cli.common.added import summaries
-from gpuprov.cli.common.logs import failed, kept, with_verbosity
+from gpuprov.cli.common.logs import failed, kept, unexpected, with_verbosity
 from gpuprov.cli.common.terminal import Declined, fitted, show
 from gpuprov.cli.common.verbs import ADDED, VERBS, overview
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, did_you_mean
 from gpuprov.files.runs import state_dir
-from gpuprov.untrusted import on_one_line
 
 LOG = logging.getLogger("gpuprov")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -28,8 +26,6 @@ GROUP = "gpuprov.verbs"
 INSTALL = (
     "in a checkout: scripts/release wheel dist {verb} && pip install {name} --no-index --find-links dist"
 )
-CAUSE = 200
-"""Maximum length of the text of an unexpected exception, in characters."""
 FULL = "make room, or name writable folders: XDG_STATE_HOME, XDG_CACHE_HOME, TMPDIR"
 
 
@@ -183,7 +179,7 @@ def _run(arguments: list[str]) -> int:
             _drop_output()  # the rest of it, so that the end of the run does not report the same again
         return _printed(failure)
     except Exception as error:  # noqa: BLE001 - a defect, which another person's file or a node may have found
-        failure = _defect(error)
+        failure = unexpected(error, do=f"please report it; {state_dir() / 'logs'} has its origin")
         failure.__cause__ = error
         failed(failure, logging.INFO)
         return _printed(failure)
@@ -205,17 +201,6 @@ def _of_this_machine(error: Exception) -> GpuprovError:
         return GpuprovError(f"{place or 'standard output or a file: '}{error.strerror}", do=FULL)
     return GpuprovError(
         f"{place}{error.strerror or error}", do="repeat with --debug: the log then has the origin"
-    )
-
-
-def _defect(error: Exception) -> GpuprovError:
-    """Return the error of an exception that gpuprov should have handled, with the line that raised it."""
-    frames = traceback.walk_tb(error.__traceback__)
-    names = [f"{frame.f_globals.get('__name__')}:{line}" for frame, line in frames]
-    place = [each for each in names if each.startswith("gpuprov.")][-1]
-    return GpuprovError(
-        f"unexpected {type(error).__name__} at {place}: {on_one_line(str(error)[:CAUSE])}",
-        do=f"please report it; {state_dir() / 'logs'} has its origin",
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,9 +20,11 @@ import click
 from gpuprov.errors import GpuprovError
 from gpuprov.files.runs import new_id, state_dir
 from gpuprov.files.writing import make_folders
-from gpuprov.untrusted import LogFormatter
+from gpuprov.untrusted import LogFormatter, on_one_line
 
 KEPT = 200
+CAUSE = 200
+"""Maximum length of the text of an unexpected exception, in characters."""
 LOG = logging.getLogger("gpuprov")
 LEVELS = {"verbose": logging.INFO, "debug": logging.DEBUG}
 
@@ -141,3 +144,15 @@ def failed(error: GpuprovError, origin: int = logging.DEBUG) -> None:
     """Log an error that is also printed on stderr, and its traceback at the level `origin`."""
     LOG.error("%s", error, extra={"said": True})
     LOG.log(origin, "origin of the error", exc_info=error)
+
+
+def unexpected(error: Exception, *, do: str) -> GpuprovError:
+    """Return the error of an exception that gpuprov should have handled, with the line that raised it.
+
+    Another person's file or a node may have found the defect.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [f"{frame.f_globals.get('__name__')}:{line}" for frame, line in frames]
+    own = [each for each in names if each.startswith(("gpuprov.", "maintenance."))]
+    text = on_one_line(str(error)[:CAUSE])
+    return GpuprovError(f"unexpected {type(error).__name__} at {own[-1]}: {text}", do=do)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import tarfile
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from gpuprov.doctor.bundle.bundle import SCHEMA, compose, pack
 from gpuprov.doctor.judge import diagnose
-from gpuprov.errors import InvalidInput
+from gpuprov.errors import Exit, InvalidInput
 from maintenance.__main__ import main
 from maintenance.case import UNPACKED, chosen, read_bundle
 from maintenance.restoring import restored
@@ -208,3 +209,24 @@ def test_headers_that_tarfile_cannot_read_are_refused(data: bytes, tmp_path: Pat
 def test_nonsense_in_a_bundle_is_left_out(name: str) -> None:
     for nonsense in (None, [], {}, "x", 7, {"text": None}, [[None]], {"stdout": "x", "text": 3}):
         chosen(restored({name: nonsense}))
+
+
+def test_a_kernel_and_its_files_are_those_of_modinfo() -> None:
+    """Put the kernel's name once into each line: the product of two texts of a bundle has no limit."""
+    lines = ["filename: updates/nvidia.ko", "filename: filename: x", "description: the filename: of"]
+    [(kernel, text)] = restored({"disk_modules": {"6.1.0-1": lines, "k" * 20_000: lines}})[
+        "disk_modules"
+    ].items()
+    assert (kernel, text.count("/lib/modules/6.1.0-1/")) == ("6.1.0-1", 2)
+
+
+def test_a_defect_of_a_maintainers_command_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("maintenance.case.read_bundle", lambda path: {}["x"])
+    (tmp_path / "b").touch()
+    words = ["case", str(tmp_path / "b"), "--name", "x", "--shows", "y", "--rule", "bus.lost"]
+    assert main(words) == Exit.FAILED
+    assert re.match(
+        r"scripts/catalog: unexpected KeyError at [a-z._]+:\d+: 'x'; GPU", capsys.readouterr().err
+    )

@@ -94,8 +94,8 @@ def _advisory(said: Any) -> Advisory:
     document, tracking = said["document"], said["document"]["tracking"]
     if document["csaf_version"] != "2.0":
         raise ValueError(f"csaf_version {document['csaf_version']!r}, not 2.0")
-    products = dict(_products(said["product_tree"].get("branches", []), {}))
-    listed = said.get("vulnerabilities", [])
+    products = dict(_products(_list(said["product_tree"], "branches"), {}))
+    listed = _list(said, "vulnerabilities")
     return Advisory(
         id=_matched(_ID, tracking["id"], "tracking.id"),
         title=on_one_line(str(document["title"]).removeprefix("Security Bulletin:").strip())[:TITLE],
@@ -135,7 +135,17 @@ def _products(branches: Any, above: Mapping[str, str]) -> Iterator[tuple[str, Pr
             title = above.get("product_name", name)
             parts = (each[:NAME] for each in (above.get("architecture", ""), title, versions))
             yield str(product["product_id"]), Product(*parts)
-        yield from _products(branch.get("branches", []), {**above, category: name})
+        yield from _products(_list(branch, "branches"), {**above, category: name})
+
+
+def _list(said: Mapping[str, Any], key: str) -> list[Any]:
+    """Return a list of a document, empty if missing; TypeError for a text, each of whose characters would
+    count as a value.
+    """
+    found = said.get(key, [])
+    if not isinstance(found, list):
+        raise TypeError(f"{key} is not a list")
+    return found
 
 
 def _vulnerability(said: Mapping[str, Any], products: Mapping[str, Product]) -> Vulnerability:
@@ -148,12 +158,12 @@ def _vulnerability(said: Mapping[str, Any], products: Mapping[str, Product]) -> 
     status = said.get("product_status", {})
 
     def listed(*keys: str) -> tuple[Product, ...]:
-        ids = (each for key in keys for each in status.get(key, []))
+        ids = dict.fromkeys(each for key in keys for each in _list(status, key))
         return tuple(products[each] for each in ids if each in products)
 
     return Vulnerability(
         cve=_matched(CVE, said["cve"], "vulnerabilities.cve"),
-        score=max((_score(each) for each in said.get("scores", [])), default=0.0),
+        score=max((_score(each) for each in _list(said, "scores")), default=0.0),
         affected=listed("known_affected", "last_affected"),
         fixed=listed("fixed", "first_fixed"),
     )

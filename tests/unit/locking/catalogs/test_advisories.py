@@ -281,6 +281,10 @@ def _changed(**changed: Any) -> bytes:
         (_changed(tracking={"version": {}}), "tracking.version is {}"),
         (_changed(vulnerabilities=[{"cve": "CVE-1"}]), "vulnerabilities.cve is 'CVE-1'"),
         (_changed(product_tree={"branches": [7]}), "not subscriptable"),
+        (_changed(product_tree={"branches": "ab"}), "branches is not a list"),
+        (_changed(vulnerabilities="ab"), "vulnerabilities is not a list"),
+        (_changed(vulnerabilities=[{"cve": ONE, "product_status": {"fixed": "ab"}}]), "fixed is not a list"),
+        (_changed(vulnerabilities=[{"cve": ONE, "scores": "ab"}]), "scores is not a list"),
         (b" " * 16_000_001, "more than 16000000"),
         (b"[" + b"[]," * (1 << 19) + b"[]]", "values"),
     ],
@@ -290,6 +294,16 @@ def test_what_is_no_advisory_is_refused(content: bytes, said: str) -> None:
     with pytest.raises(InvalidInput, match=r"a security advisory in CSAF 2\.0") as refused:
         read_advisory(content, "x.json")
     assert said in str(refused.value)
+
+
+def test_a_product_counts_once_for_a_vulnerability() -> None:
+    """Keep a product once: a list of 500,000 references takes 4 MB, for each of 500 documents."""
+    document = advisory("5990", {ONE: [tesla(580, "580.190.01")]})
+    [vulnerability] = document["vulnerabilities"]
+    status = vulnerability["product_status"]
+    vulnerability["product_status"] = {key: ids * 1000 for key, ids in status.items()}
+    [read] = read_advisory(json.dumps(document).encode(), "x.json").vulnerabilities
+    assert len(read.fixed) == len(status["fixed"])
 
 
 @pytest.mark.thorough
