@@ -26,7 +26,7 @@ from gpuprov.untrusted.stated import stated_file
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
 FILE_FIELDS = ("Filename", "Size", "SHA256")
 STANZA = 1 << 20
-"""Maximum length of a stanza in characters, whose relations take up to 500 times as much memory."""
+"""Maximum length of a stanza in characters, whose relations need up to 500 times as much memory."""
 OPERATORS = {"<<": "<<", "<=": "<=", "=": "=", ">=": ">=", ">>": ">>", "<": "<=", ">": ">="}
 """Operators of relations; the last two are old spellings (Debian Policy 7.1)."""
 _NAMES = "|".join((*FIELDS, *FILE_FIELDS))

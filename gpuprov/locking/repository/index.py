@@ -146,7 +146,7 @@ class PackageList:
 STEPS = 1_000_000_000
 """Maximum number of steps in an index, one or two minutes: a lock from Debian's needs some 100,000."""
 COMPARISON = 1000
-"""Steps of a comparison of versions, which takes up to 0.1 ms."""
+"""Steps of a comparison of versions, of at most 0.1 ms."""
 LOOK = 10
 """Steps of a look at a package; one of its relations counts as one."""
 

@@ -30,11 +30,11 @@ REPO = "{http://linux.duke.edu/metadata/repo}"
 COMMON = "{http://linux.duke.edu/metadata/common}"
 RPM_NS = "{http://linux.duke.edu/metadata/rpm}"
 PACKAGE_B = 8 << 20
-"""Maximum size in bytes of a package in primary.xml, which takes up to 50 times as much memory: the kernel of
+"""Maximum size in bytes of a package in primary.xml, which needs up to 50 times as much memory: the kernel of
 SUSE has about 2 MB.
 """
 MODULE_B = 2 << 20
-"""Maximum size in bytes of a document in modules.yaml, which takes up to 250 times as much memory."""
+"""Maximum size in bytes of a document in modules.yaml, which needs up to 250 times as much memory."""
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 

@@ -96,7 +96,7 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
 
 @pytest.mark.parametrize("change", [{"packages": {"nvidia-open": "1_2"}}, {"closure": {}}])
 def test_a_lock_that_was_changed_by_hand_is_made_again(one_group: Write, change: dict[str, Any]) -> None:
-    """Lock anew what no repository offers, also a version that is none, and packages of no closure."""
+    """Lock again what no repository offers, also a version that is none, and packages of no closure."""
     fleet = one_group(driver="580.95.05")
     first = build_lock(fleet)
     document = first.model_dump(mode="json", by_alias=True, exclude_none=True)

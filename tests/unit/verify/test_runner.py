@@ -120,7 +120,7 @@ def test_this_machine_is_one_node() -> None:
 
 
 def test_what_a_failed_check_shows_has_no_password() -> None:
-    """A report is read by more people than daemon.json and the drop-ins of units."""
+    """Hide them: more people read a report than daemon.json and the drop-ins of units."""
     said = '{"proxies": {"https-proxy": "http://build:hunter2@proxy:3128"}}\npassword = "hunter2"\n'
     host = SimpleNamespace(run=lambda command: SimpleNamespace(stdout=said))
     node: Any = SimpleNamespace(host=host)

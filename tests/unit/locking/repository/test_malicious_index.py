@@ -131,7 +131,7 @@ def _versions() -> list[Package]:
 
 
 def _providers() -> list[Package]:
-    """Return many packages that provide a name, and one that asks for another version of it many times."""
+    """Return many packages that provide a name, and one that requires another version of it many times."""
     depends = tuple((Relation("v", ">=", "2"),) for _ in range(20_000))
     offered = [Package(f"b{number}", "1", "all", "b", provides=(Relation("v"),)) for number in range(20_000)]
     return [Package("a", "1", "all", "a", depends), *offered]
