@@ -24,6 +24,7 @@ from gpuprov.files.ways import ways
 from gpuprov.model.connection import LOCAL, Connection
 from gpuprov.probe.here import KEPT
 from gpuprov.ssh.transport import Target, open_session
+from gpuprov.untrusted import path_line
 
 UNIT = "gpuprov-resume.service"
 PATH = f"/etc/systemd/system/{UNIT}"
@@ -165,7 +166,7 @@ def unit(run: str, user: str, words: Sequence[str]) -> str:
     return TEXT.format(
         run=run,
         user=user,
-        folder=str(Path.cwd()).replace("%", "%%"),
+        folder=path_line(Path.cwd()).replace("%", "%%"),
         environment=ENVIRONMENT,
         command=" ".join(
             _quoted(word).replace("$", "$$") for word in [sys.executable, "-P", "-m", "gpuprov", *words]

@@ -2,6 +2,7 @@
 
     shell, shell_words        a line for a POSIX shell, run by a program or pasted by a user
     below                     one component of a path, inside a folder
+    path_line                 a path in a line of a unit or a crontab
     printable, on_one_line    a terminal, a log, a journal
     xml_text, html_text       text or an attribute of XML 1.0 and of HTML
     json_text, json_line      a JSON document for display; one line of a JSON Lines file
@@ -26,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NewType, TypeVar
 
-from gpuprov.errors import NodeFailed
+from gpuprov.errors import InvalidInput, NodeFailed
 from gpuprov.untrusted.parsing import with_json_numbers
 from gpuprov.untrusted.urls import public_urls
 
@@ -110,6 +111,18 @@ def _steered(text: str) -> str:
 def on_one_line(text: str) -> Printable:
     r"""Return printable text with each newline as `\n`: it cannot look like a separate line of gpuprov's."""
     return Printable(printable(text).replace("\n", "\\n"))
+
+
+def path_line(path: Path) -> str:
+    """Return a path for a line of a systemd unit or a crontab, not yet quoted.
+
+    Raises:
+        InvalidInput: it has a control character; a newline would begin a line of its own.
+    """
+    text = str(path)
+    if text != on_one_line(text):
+        raise InvalidInput(f"control characters in the path {shown(text)}", do="use a folder without them")
+    return text
 
 
 def shown(text: object, most: int = _SHOWN) -> Printable:

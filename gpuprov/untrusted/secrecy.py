@@ -73,8 +73,13 @@ _RULES = (
     ),
 )
 """Patterns and their replacements, applied one after the other."""
-_WITHOUT_BLANK = _unquoted(r"\s*(?:[:=]|%3[AD])>?\s*+")
-_OF_SETTINGS = tuple(_WITHOUT_BLANK if rule is _WITH_BLANK else rule for rule in _RULES)
+_OF_SETTINGS = (
+    (
+        re.compile(r"(--(?:[a-z]+-){0,4}(?:" + _WORDS + r")[ \t]++)" + _LATER + r"\S+", re.I),
+        r"\g<1>" + HIDDEN,
+    ),
+    *(_unquoted(r"\s*(?:[:=]|%3[AD])>?\s*+") if rule is _WITH_BLANK else rule for rule in _RULES),
+)
 
 
 _WORD = re.compile(_WORDS, re.I)
@@ -101,7 +106,7 @@ def public(text: str) -> str:
 
 def public_settings(text: str) -> str:
     """Return the output of commands that show settings as `public` does, except that the name of a secret
-    needs `:` or `=` after it: `passwordauthentication no` of `sshd -T` is kept.
+    needs `:` or `=` after it, or `--` before it: `passwordauthentication no` of `sshd -T` is kept.
     """
     return _hidden(text, _OF_SETTINGS)
 

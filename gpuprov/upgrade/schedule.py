@@ -11,6 +11,7 @@ from typing import Literal
 from gpuprov.errors import InvalidInput
 from gpuprov.inventory.wheel import Wheel, wheel_of_job
 from gpuprov.model.rollout import DAYS, Window
+from gpuprov.untrusted import path_line
 from gpuprov.upgrade.forges import github, gitlab, in_a_forge
 
 Kind = Literal["systemd", "cron", "github", "gitlab"]
@@ -106,8 +107,11 @@ def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
         program: the command `gpuprov`, with its absolute path for timers and cron.
 
     Raises:
-        InvalidInput: `kind` is `github`, and the job's time zone is not UTC; or a CI job has no wheel.
+        InvalidInput: `kind` is `github`, and the job's time zone is not UTC; a CI job has no wheel; or a path
+            has control characters.
     """
+    for word in (str(job.folder), *job.command_words):
+        path_line(Path(word))
     ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
     return ways[kind](job, program)
 

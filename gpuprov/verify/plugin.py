@@ -20,7 +20,6 @@ from gpuprov.model.selection import narrowed
 from gpuprov.ssh.contained import contained
 from gpuprov.untrusted import shown
 from gpuprov.untrusted.secrecy import public_settings
-from gpuprov.untrusted.urls import public_urls
 from gpuprov.verify.ahead import Ahead
 from gpuprov.verify.connection import TimeLimits
 from gpuprov.verify.event_log import EventLog
@@ -267,11 +266,11 @@ def _result(
     check, *look = _mark(item).args
     expectation = node.wanted[check]
     seconds = round(report.duration, 3)
-    notes = [cut(str(value)) for name, value in report.user_properties if name == "note"]
+    notes = [plain(str(value)) for name, value in report.user_properties if name == "note"]
     if error is None:
         value = plain(expectation.expected)
         return CheckResult(check, "passed", value, value, "\n".join(notes), seconds)
-    expected, actual = expectation.expected, public_urls(str(error))
+    expected, actual = expectation.expected, str(error)
     if isinstance(error, Differs):
         expected, actual = error.expected, error.actual
     detail = "\n".join([*notes, *_seen_now(node, look), remedy(expectation, node.name)])
@@ -286,7 +285,9 @@ def _seen_now(node: NodeUnderTest, commands: list[str]) -> list[str]:
     for command in commands:
         try:
             said = node.host.run(f"{command} 2>&1").stdout.strip()
-            lines = public_settings(said[-LAST_LINES * SHOWN :]).splitlines()
+            last = said[-LAST_LINES * SHOWN :]
+            whole = last if last == said else last.partition("\n")[2]  # half a URL shows its password
+            lines = public_settings(whole).splitlines()
         except GpuprovError as error:
             lines = [str(error)]
         seen += [f"$ {command}", *(cut(line) for line in lines[-LAST_LINES:])]

@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 from gpuprov.untrusted.parsing import printable_value
+from gpuprov.untrusted.urls import public_urls
 
 SHOWN = 4096
 """Maximum length of a text from a node in a result, and `ITEMS` that of a list or a mapping: results of all
@@ -17,8 +18,8 @@ ITEMS = 1000
 def plain(value: Any) -> Any:
     """Convert a value for JSON: sets become sorted lists, unknown types text; longer values are cut.
 
-    A list or mapping keeps `ITEMS` entries, a text `SHOWN` characters. A value that cannot be printed becomes
-    the reason.
+    A list or mapping keeps `ITEMS` entries, a text `SHOWN` characters, and URLs no passwords. A value that
+    cannot be printed becomes the reason.
     """
     return _plain(printable_value(value))
 
@@ -28,12 +29,12 @@ def _plain(value: Any) -> Any:
     kept, texts are cut, sets become sorted lists.
     """
     if isinstance(value, dict):
-        return {cut(str(key)): _plain(item) for key, item in islice(value.items(), ITEMS)}
+        return {public_urls(cut(str(key))): _plain(item) for key, item in islice(value.items(), ITEMS)}
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, islice(value, ITEMS)))
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value[:ITEMS]]
-    return value if isinstance(value, (int, float, bool, type(None))) else cut(str(value))
+    return value if isinstance(value, (int, float, bool, type(None))) else public_urls(cut(str(value)))
 
 
 def cut(text: str) -> str:

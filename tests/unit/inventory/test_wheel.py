@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,17 @@ def test_a_job_fetches_by_url_first() -> None:
     assert first.startswith("curl --fail ")
     assert first.endswith(f"--output {NAME} {URL}")
     assert second == f"echo '{HASH}  {NAME}' | sha256sum --check --quiet"
+
+
+@pytest.mark.parametrize("kind", ["systemd", "cron"])
+def test_a_path_adds_no_line_to_a_schedule(tmp_path: Path, kind: schedule.Kind) -> None:
+    """Refuse the name of a folder of another person's repository that has a newline."""
+    folder = tmp_path / "x\nExecStartPre=/tmp/x"
+    for job in (schedule.drift(folder, None), replace(schedule.drift(tmp_path, None), metrics=folder)):
+        with pytest.raises(InvalidInput, match="control characters in the path"):
+            schedule.files(job, kind, "gpuprov")
+    found = schedule.files(schedule.drift(tmp_path, None), kind, "gpuprov")
+    assert all(str(tmp_path) in text for name, text in found.items() if not name.endswith(".timer"))
 
 
 def test_actions_are_pinned_by_commit(fleet: Path) -> None:

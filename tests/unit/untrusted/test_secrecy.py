@@ -98,3 +98,5 @@ def test_settings_keep_what_follows_a_blank() -> None:
     hidden = '"auth": "hunter2",\npassword=hunter2\nHTTPS_PROXY=http://me:hunter2@proxy:3128\n'
     assert "hunter2" not in public_settings(hidden)
     assert "HTTPS_PROXY=http://proxy:3128" in public_settings(hidden)
+    command = "ExecStart=/opt/agent --api-token hunter2 --db-password=hunter2 --name x"
+    assert public_settings(command) == "ExecStart=/opt/agent --api-token (hidden) --db-password=(hidden)"

@@ -12,7 +12,8 @@ import pytest
 
 from gpuprov.errors import Exit, InvalidInput
 from gpuprov.verify import TimeLimits, Verdict, run_verification, runner
-from gpuprov.verify.plugin import _seen_now
+from gpuprov.verify.plugin import LAST_LINES, _seen_now
+from gpuprov.verify.values import SHOWN, plain
 from gpuprov.verify.wanted import wanted
 from tests.unit.programs import write_program
 from tests.unit.verify.nodes_on_paper import VERSION, lock_of
@@ -130,3 +131,15 @@ def test_what_a_failed_check_shows_has_no_password() -> None:
         '{"proxies": {"https-proxy": "http://proxy:3128"}}',
         'password = "(hidden)"',
     ]
+
+
+def test_a_line_that_is_cut_off_is_left_out() -> None:
+    """Leave out half a URL, which has no mark by which its password is found."""
+    said = "x" * (LAST_LINES * SHOWN) + "hunter2@mirror/\nwhole"
+    node: Any = SimpleNamespace(host=SimpleNamespace(run=lambda command: SimpleNamespace(stdout=said)))
+    assert _seen_now(node, ["cat x"]) == ["$ cat x", "whole"]
+
+
+def test_a_value_of_a_failed_comparison_has_no_password() -> None:
+    value = {"https://ci:hunter2@mirror/a": ["https://ci:hunter2@mirror/rhel9/x86_64"]}
+    assert plain(value) == {"https://mirror/a": ["https://mirror/rhel9/x86_64"]}

@@ -21,15 +21,15 @@ from gpuprov.model.fleet import Fleet, Mirror
 NVIDIA = "index-nvidia"
 OF_ARCHIVES = "index-archives"
 
-_VERSION = re.compile(r"\d{1,4}(?:\.\d{1,5}){1,3}")
+_VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,5}){1,3}")
 _DRIVER = re.compile(
-    r"(?:nvidia-open|cuda-drivers)(?:-\d+)?|nvidia-kernel(?:-open)?-dkms|kmod-nvidia-(?:open|latest)-dkms"
+    r"(?:nvidia-open|cuda-drivers)(?:-[0-9]+)?|nvidia-kernel(?:-open)?-dkms|kmod-nvidia-(?:open|latest)-dkms"
 )
-_CUDA = re.compile(r"cuda-(?P<kind>toolkit|compat)-(?P<cuda>\d+-\d+)")
-_CUDNN = re.compile(r"libcudnn9-cuda-(?P<major>\d+)")
-_ARCHIVE = re.compile(r"nvidia-(?:(?P<series>tesla(?:-\d+)?)-)?smi")
-_DRIVER_PACKAGE = re.compile(r"nvidia-(?:tesla-(?:\d+-)?)?driver")
-_BUILD = re.compile(r"\+cuda(?P<cuda>\d+\.\d+)")
+_CUDA = re.compile(r"cuda-(?P<kind>toolkit|compat)-(?P<cuda>[0-9]{1,5}-[0-9]{1,5})")
+_CUDNN = re.compile(r"libcudnn9-cuda-(?P<major>[0-9]{1,5})")
+_ARCHIVE = re.compile(r"nvidia-(?:(?P<series>tesla(?:-[0-9]+)?)-)?smi")
+_DRIVER_PACKAGE = re.compile(r"nvidia-(?:tesla-(?:[0-9]+-)?)?driver")
+_BUILD = re.compile(r"\+cuda(?P<cuda>[0-9]{1,5}\.[0-9]{1,5})")
 ASSISTANT = "nvidia-driver-assistant"
 """NVIDIA's package with the newest supported-gpus.json, for all systems."""
 
