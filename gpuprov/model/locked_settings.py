@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from gpuprov.model.documents import Strict, first_error
 from gpuprov.model.forms import PackageName
 from gpuprov.model.settings import Settings
-from gpuprov.model.settings.access import Firewall, Network, Ssh
+from gpuprov.model.settings.access import Firewall, Ssh, network
 from gpuprov.model.settings.storage import StorageClient
 
 PORTS = r"^[0-9]{1,5}( [0-9]{1,5})*$"
@@ -31,10 +31,18 @@ class _LockedSsh(Ssh):
     options: _Options
 
 
+def _element(text: str) -> str:
+    """Return an element of a set as nft prints it, unchanged: a network, or an address for one of a single
+    address; ValueError for another text.
+    """
+    network(text)
+    return text
+
+
 class _Ruleset(Strict):
     """Table of the firewall: sets with their networks, and rules."""
 
-    networks: dict[str, list[Network]]
+    networks: dict[str, list[Annotated[str, AfterValidator(_element)]]]
     input: list[str]
     forward: list[str]
 

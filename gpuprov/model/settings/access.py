@@ -16,7 +16,7 @@ ACCOUNT = r"^[a-z_][a-z0-9_-]{0,31}$"
 PUBLIC_KEY = re.compile(r"(ssh|ecdsa|sk)-[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+( [^\n\x00-\x1f]*)?")
 
 
-def _network(text: str) -> str:
+def network(text: str) -> str:
     """Return a network in its canonical form, `10.0.0.0/8` also for `10.0.0.7/8`; raise ValueError for
     another text, also for one with a zone, which firewall and sshd read differently.
     """
@@ -32,7 +32,7 @@ def _public_key(text: str) -> str:
     return text.strip()
 
 
-Network = Annotated[str, AfterValidator(_network)]
+Network = Annotated[str, AfterValidator(network)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Account = Annotated[str, Field(pattern=ACCOUNT)]
 

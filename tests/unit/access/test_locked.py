@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -15,6 +16,7 @@ from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Setting
+from gpuprov.model.locked_settings import in_form
 from gpuprov.model.settings.access import Firewall, Ssh
 from tests.systems import SUPPORTED
 
@@ -33,7 +35,10 @@ def locked(
     hosts: dict[str, str] = HOSTS,
     own: dict[str, Connection] | None = None,
 ) -> dict[str, Any]:
-    """Return the settings `ssh` and `firewall` as the lock records them, those that are stated."""
+    """Return the settings `ssh` and `firewall` as the lock records them, those that are stated.
+
+    Check also that reading them from a lock changes nothing: a node's answer is compared with each text.
+    """
     stated = {}
     if ssh is not None:
         stated["ssh"] = Ssh.model_validate(ssh).model_dump(exclude_none=True)
@@ -42,7 +47,10 @@ def locked(
     settings = {name: Setting(value=value, reason="", source="fleet.yml") for name, value in stated.items()}
     connection = Connection(user=user, port=port)
     found = with_access(settings, system=system, connection=connection, hosts=hosts, own=own)
-    return {name: setting.value for name, setting in found.items()}
+    values = {name: setting.value for name, setting in found.items()}
+    written = json.loads(json.dumps(values))
+    assert in_form(written) == written
+    return values
 
 
 @pytest.mark.parametrize("system", SUPPORTED)
