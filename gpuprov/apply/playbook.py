@@ -202,7 +202,7 @@ def _play(
             with process.stdin as stdin:  # type: ignore[union-attr]
                 stdin.write((run.options.dispatch.password or "").encode())
             quiet_s = QUIET_S + 2 * (variables or {}).get("gpuprov_reboot_timeout", 0)
-            begun = _hear(_follow(events, process, quiet_s, log), outcomes, run)
+            begun, over = _hear(_follow(events, process, quiet_s, log), outcomes, run)
             if process.poll() is None:
                 _give_up(outcomes, begun, quiet_s)
         finally:
@@ -210,6 +210,8 @@ def _play(
             end_masters(Path(scratch) / "cp")
     if process.returncode and all(outcome.ok for outcome in outcomes.values()):
         raise GpuprovError(f"ansible-playbook ended with {process.returncode}", do=f"read {log}")
+    if process.returncode and not over:
+        _cut_short(outcomes, begun, process.returncode)
     return outcomes
 
 
@@ -358,23 +360,27 @@ def _event(line: str) -> Event:
     return {**event, "msg": public_urls(str(event["msg"]))} if "msg" in event else event
 
 
-def _hear(events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunContext) -> dict[str, str]:
+def _hear(
+    events: Iterable[Event], outcomes: dict[str, NodeOutcome], run: RunContext
+) -> tuple[dict[str, str], bool]:
     """Add the results of tasks to `outcomes`, and pass them to `run.listen`.
 
     Returns:
-        node → task that it has begun and not finished.
+        node → task that it has begun and not finished; and whether Ansible has ended the playbook itself.
     """
     begun: dict[str, str] = {}
+    over = False
     for event in events:
         if event.get("event") == "begin":
             begun[event["host"]] = event["task"]
             continue
         begun.pop(event.get("host") or "", None)
         if event.get("event") == "stats":
+            over = True
             _note_counts(outcomes, event["hosts"])
         _note(outcomes, event)
         run.listen(event)
-    return begun
+    return begun, over
 
 
 def _give_up(outcomes: dict[str, NodeOutcome], begun: dict[str, str], quiet_s: float) -> None:
@@ -386,6 +392,14 @@ def _give_up(outcomes: dict[str, NodeOutcome], begun: dict[str, str], quiet_s: f
             outcome.fail(name, begun[name], f"{silence}; ansible-playbook was ended")
         elif outcome.ok:
             outcome.fail(name, "Run the playbook", ended)
+
+
+def _cut_short(outcomes: dict[str, NodeOutcome], begun: Mapping[str, str], code: int) -> None:
+    """Record that Ansible was ended, as by the kernel without memory, as failures of nodes without one."""
+    for name, outcome in outcomes.items():
+        if outcome.ok:
+            said = f"ansible-playbook ended with {code} before it had finished"
+            outcome.fail(name, begun.get(name, "Run the playbook"), said)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -148,8 +148,9 @@ class Search:
             return [*tests, *pairs(rest, len(rest) // 2 + 1)]
         if whole:
             narrowed = self._narrowing.next(rest)
-            self._whole = [] if narrowed else all_together(rest)
-            return [*tests, *(narrowed or self._whole)]
+            groups = narrowed or all_together(rest)
+            self._whole = [] if narrowed or len(rest) < len(sound) else groups
+            return [*tests, *groups]
         if tests:
             return [*tests, *pairs(rest)]  # these pairs give the reference values of this round
         return self._many(alive)

@@ -207,6 +207,28 @@ def test_half_characters_of_a_node_can_be_recorded(tmp_path: Path, monkeypatch: 
     assert [each["msg"] for each in outcomes[name].failed] == ["caf\N{REPLACEMENT CHARACTER}"]
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_playbook_that_was_killed_is_a_failure_of_each_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    """Count no node as finished because another one had failed before."""
+    lock = read_lock(RECORDED_LOCK)
+    [(name, group)] = lock.hosts().items()
+    lock.groups["debian12"] = group.model_copy(update={"hosts": {name: "192.0.2.1", "other": "192.0.2.2"}})
+    event = {"event": "task", "host": name, "role": "a", "task": "b", "status": "failed", "msg": "no room"}
+    counts = {"event": "stats", "hosts": {}}
+    lines = "".join(json.dumps(each) + "\n" for each in (event, *([counts] if over else [])))
+    write = f"open(__import__('os').environ['GPUPROV_EVENTS'], 'w').write({lines!r})"
+    end = "exit(2)" if over else "__import__('os').kill(__import__('os').getpid(), 9)"
+    monkeypatch.setattr(playbook, "_command", lambda *_: [sys.executable, "-c", f"{write}; {end}"])
+    outcomes = playbook.run_playbook("site", {name: {}, "other": {}}, RunContext(lock, tmp_path))
+    cut = "ansible-playbook ended with -9 before it had finished"
+    assert {each: outcome.reason for each, outcome in outcomes.items()} == {
+        name: "no room",
+        "other": None if over else cut,
+    }
+
+
 def test_messages_of_a_node_name_no_mirror_with_its_token() -> None:
     url = "https://ci:hunter2@mirror.example.org/d41d8cd98f00b204e980/ubuntu/dists/noble/InRelease"
     shown = "E: Failed to fetch https://mirror.example.org/(hidden)/ubuntu/dists/noble/InRelease 403"

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import ip_address
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -437,3 +438,28 @@ def test_a_node_that_states_links_below_the_floor_is_rejected_alone() -> None:
         heard = {node: Heard(rates=rates[node]) for node in names}
         [(_, nodes)] = _below([heard], {"n001": {"between_nodes": 30.0}})
         assert ("n003" in nodes, len(nodes)) == (True, rejected)
+
+
+@pytest.mark.parametrize("count", [8, 16, 33])
+@pytest.mark.parametrize("who", [0, -1])
+def test_a_node_that_prevents_exchanges_of_halves_does_not_keep_them_apart(count: int, who: int) -> None:
+    """Accept no nodes that only met in parts, as while exchanges of the other half are tested again."""
+    names = [f"n{number:03}" for number in range(count)]
+    hostile = names[who]
+    first, second = ([each for each in half if each != hostile] for half in (names[::2], names[1::2]))
+    prevented = [list(zip(half[::2], half[1::2], strict=False)) for half in (first, first, second, second)]
+    search, finished = Search(names), set[frozenset[str]]()
+    while groups := search.next():
+        result: dict[str, Heard] = {}
+        for group in groups:
+            if prevented and hostile in group.nodes and group.exchange and len(group.nodes) > 0.8 * count:
+                stuck = {a: (0, b) for pair in prevented.pop(0) for a, b in (pair, pair[::-1])}
+                result |= {node: Heard(error="timed out", stuck=stuck.get(node)) for node in group.nodes}
+            else:
+                finished |= {frozenset(pair) for pair in combinations(group.nodes, 2)}
+                rates = {node: dict.fromkeys({*group.nodes} - {node}, RATE) for node in group.nodes}
+                result |= {node: Heard(rates=rates[node], reduced=RATE) for node in group.nodes}
+        search.take(result)
+    rejected = {node for each in search.verdicts() if each.level == "bad" for node in each.nodes}
+    assert all(frozenset(pair) in finished for pair in combinations({*names} - rejected, 2))
+    assert not rejected or hostile in rejected
