@@ -212,9 +212,10 @@ def test_a_playbook_that_was_killed_is_a_failure_of_each_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
 ) -> None:
     """Count no node as finished because another one had failed before."""
-    lock = read_lock(RECORDED_LOCK)
-    [(name, group)] = lock.hosts().items()
-    lock.groups["debian12"] = group.model_copy(update={"hosts": {name: "192.0.2.1", "other": "192.0.2.2"}})
+    recorded = read_lock(RECORDED_LOCK)
+    [(name, group)] = recorded.hosts().items()
+    both = group.model_copy(update={"hosts": {name: "192.0.2.1", "other": "192.0.2.2"}})
+    lock = recorded.model_copy(update={"groups": {"debian12": both}})
     event = {"event": "task", "host": name, "role": "a", "task": "b", "status": "failed", "msg": "no room"}
     counts = {"event": "stats", "hosts": {}}
     lines = "".join(json.dumps(each) + "\n" for each in (event, *([counts] if over else [])))
