@@ -17,6 +17,8 @@ from gpuprov.doctor.collecting import COLLECTORS
 from gpuprov.untrusted.names import is_kernel_release
 
 Collectors = dict[str, Any]
+TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+"""Name of an element of nvidia-smi."""
 
 
 def restored(found: Mapping[str, Any]) -> Collectors:
@@ -77,8 +79,12 @@ def _smi(value: Any) -> Any:
 
 
 def _fill(parent: Element, values: Mapping[str, Any]) -> None:
-    """Append a child for each value; a list gives several, a mapping nested ones."""
+    """Append a child for each value; a list gives several, a mapping nested ones. ValueError for a key
+    that is no name of an element: it would be written as it is.
+    """
     for tag, value in values.items():
+        if not TAG.fullmatch(tag):
+            raise ValueError(f"the element {tag[:64]!r}")
         for each in value if isinstance(value, list) else [value]:
             child = SubElement(parent, tag)
             if isinstance(each, dict):

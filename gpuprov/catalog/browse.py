@@ -108,7 +108,7 @@ def show(catalog: Catalog, name: str) -> tuple[str, Plain]:
     if "doubts" in plain:
         plain["doubts"] = [
             {"text": doubt.text, "source": [str(catalog.sources[key]) for key in doubt.source]}
-            for doubt in catalog.doubts_of(record.doubts)
+            for doubt in map(catalog.doubts.__getitem__, record.doubts)
         ]
     return where, plain
 

@@ -10,7 +10,6 @@ from typing import Any
 from gpuprov.catalog import records as r
 from gpuprov.catalog.devices import Devices
 from gpuprov.catalog.version import Version
-from gpuprov.errors import InvalidInput
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +68,6 @@ class Catalog:
     def doubts(self) -> Mapping[str, r.Doubt]:
         """Contradictions between sources and records, by id."""
         return {doubt.id: doubt for doubt in self.tables["doubts.doubts"]}
-
-    def doubts_of(self, keys: r.Doubts) -> list[r.Doubt]:
-        """Return the doubts with these ids; InvalidInput for one that does not exist, as a site may state."""
-        if unknown := sorted({*keys} - {*self.doubts}):
-            raise InvalidInput(f"the doubt {unknown[0]!r} is in no section of doubts", expected="a known id")
-        return [self.doubts[key] for key in keys]
 
     @cached_property
     def branches(self) -> Mapping[int, r.Branch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,7 @@ def _read(folders: tuple[Path, ...]) -> Catalog:
     for folder in folders[1:]:
         if (path := folder / f"{DEVICES}.json").exists():
             sources |= _sources(path, _parse(path))
+    known = Known(sources, frozenset(_merged(documents["doubts"], "doubts", "id")))
     whole = Whole(documents)
     for name, layout in LAYOUT.items():
         layers = documents[name]
@@ -167,10 +169,10 @@ def _read(folders: tuple[Path, ...]) -> Catalog:
         days[name], default_policy = raw["as_of"], raw.get("default", default_policy)
         for section, (kind, key) in layout.items():
             complete = whole.complete if kind is r.GpuModel else None
-            tables[f"{name}.{section}"] = partial(_table, layers, section, kind, key, sources, complete)
+            tables[f"{name}.{section}"] = partial(_table, layers, section, kind, key, known, complete)
         own = {*layout, "as_of", "sources", "fields", "default"}
         facts[name] = {section: value for section, value in raw.items() if section not in own}
-    devices = _devices(folders, whole, sources)
+    devices = _devices(folders, whole, known)
     catalog = Catalog(max(days.values()), Tables(tables), sources, facts, devices, default_policy, days)
     check_bulletins(catalog)
     check_dates(catalog)
@@ -181,6 +183,29 @@ def _sources(path: Path, raw: Raw) -> dict[str, r.Source]:
     """Return the sources of a file by their keys; InvalidInput for one that is not valid."""
     stated = _section(path, raw, "sources", dict)
     return {key: read_record(r.Source, each, f"{path.name}: sources.{key}") for key, each in stated.items()}
+
+
+@dataclass(frozen=True)
+class Known:
+    """Sources and ids of doubts that records can name."""
+
+    sources: Mapping[str, r.Source]
+    doubts: frozenset[str]
+
+    def check(self, record: Any, place: str) -> None:
+        """Check that a record names known sources and doubts.
+
+        Args:
+            place: name of the record for the message.
+
+        Raises:
+            InvalidInput: one is not known.
+        """
+        for field, known in (("source", self.sources), ("doubts", self.doubts)):
+            for named in getattr(record, field, ()):
+                if named not in known:
+                    seen = f"{place}.{field}: {named!r} is in no {field.rstrip('s')}s section"
+                    raise InvalidInput(seen, expected="a known key")
 
 
 class Whole:
@@ -203,7 +228,7 @@ class Whole:
         return whole | raw
 
 
-def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.Source]) -> Devices:
+def _devices(folders: tuple[Path, ...], whole: Whole, known: Known) -> Devices:
     """Return the devices; the catalog's rows are read on demand, a site's at once to report invalid ones.
 
     Raises:
@@ -222,7 +247,7 @@ def _devices(folders: tuple[Path, ...], whole: Whole, sources: Mapping[str, r.So
     def make(raw: Raw) -> r.GpuModel:
         place = f"{DEVICES}.json: devices[{raw['id']}]"
         gpu: r.GpuModel = read_record(r.GpuModel, whole.complete(raw), place)
-        _check_sources(gpu, sources, place)
+        known.check(gpu, place)
         return gpu
 
     devices = Devices(table, make)
@@ -297,25 +322,18 @@ def _table(
     section: str,
     kind: type[Any],
     key: str,
-    sources: Mapping[str, r.Source],
+    known: Known,
     complete: Callable[[Raw], Raw] | None,
 ) -> tuple[Any, ...]:
     """Return the typed records of a section with all layers merged and defaults added by `complete`.
 
-    InvalidInput for one that is not valid, or cites an unknown source.
+    InvalidInput for one that is not valid, or names an unknown source or doubt.
     """
     records = []
     for raw, place in _merged(layers, section, key).values():
         records.append(read_record(kind, complete(raw) if complete else raw, place))
-        _check_sources(records[-1], sources, place)
+        known.check(records[-1], place)
     return tuple(records)
-
-
-def _check_sources(record: Any, sources: Mapping[str, r.Source], place: str) -> None:
-    """Raise InvalidInput if a record cites an unknown source; `place` names the record."""
-    for cited in getattr(record, "source", ()):
-        if cited not in sources:
-            raise InvalidInput(f"{place}.source: {cited!r} is in no sources section", expected="a known key")
 
 
 def read_record(kind: type[Any], raw: Any, place: str) -> Any:

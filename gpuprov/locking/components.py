@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Literal, TypedDict
 
 from gpuprov.catalog.records import System
-from gpuprov.errors import Refused
+from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.archives import Archives, Finder
 from gpuprov.locking.repository.closure import closure
 from gpuprov.locking.repository.index import Index
@@ -17,7 +17,9 @@ from gpuprov.locking.repository.sources import ARCHIVE_SUITES
 from gpuprov.locking.repository.versions import matches_upstream
 from gpuprov.locking.resolve import Answer, PackageSet
 from gpuprov.model.components import COMPONENT, MOVE_WITH_DRIVER
+from gpuprov.model.forms import family
 from gpuprov.model.lock import COMPILED, Component, Cuda, Driver, Repository
+from gpuprov.untrusted import shown
 
 
 class _Exact(TypedDict):
@@ -291,10 +293,17 @@ def _fits(index: Index, full: str, stated: str | None) -> bool:
 
 
 def family_pattern(hold: tuple[str, ...]) -> str:
-    """Return one regular expression for a component's shell patterns that excludes those with `!`."""
+    """Return one regular expression for a component's shell patterns that excludes those with `!`.
+
+    Raises:
+        InvalidInput: they are more, or have more stars, than an expression in a lock may have.
+    """
     kept = "|".join(_regex(each) for each in hold if not each.startswith("!"))
     left_out = "|".join(_regex(each[1:]) for each in hold if each.startswith("!"))
-    return f"(?!(?:{left_out})$)(?:{kept})" if left_out else f"(?:{kept})"
+    try:
+        return family(f"(?!(?:{left_out})$)(?:{kept})" if left_out else f"(?:{kept})")
+    except ValueError as error:
+        raise InvalidInput(f"the patterns {shown(' '.join(hold))}", expected=str(error)) from None
 
 
 def unattended_patterns(hold: tuple[str, ...]) -> list[str]:

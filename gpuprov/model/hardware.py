@@ -54,5 +54,5 @@ class HardwareProfile(Strict):
     memory_gib: int | None = Field(default=None, ge=1, le=1 << 20, description="installed memory in GiB")
     nvme: NvmeHardware = NvmeHardware()
     nics: list[NicHardware] = Field(
-        default=[], description="network ports for data, without management ports"
+        default=[], max_length=16, description="network ports for data, without management ports"
     )

@@ -79,7 +79,7 @@ class Component(Strict):
         default=None, ge=0, le=1 << 50, description="size of the closure's package files in bytes"
     )
     beside: list[PackageName] = Field(default=[])
-    hold_patterns: list[HoldPattern]
+    hold_patterns: list[HoldPattern] = Field(max_length=200)
     reason: str
     source: str
 
@@ -105,7 +105,7 @@ class Driver(Component):
     module: Literal["open", "proprietary"]
     module_package: PackageName
     build: Literal["once"] | None = None
-    builder: BuilderName | Annotated[list[BuilderName], Field(min_length=2)] | None = None
+    builder: BuilderName | Annotated[list[BuilderName], Field(min_length=2, max_length=4)] | None = None
     builder_reason: str | None = None
     compiler: Literal["absent"] | None = None
 
@@ -233,7 +233,7 @@ class Hardware(Strict):
     cpu_cores: int | None = Field(default=None, ge=1, le=65_536)
     memory_mib: int | None = Field(default=None, ge=0, le=1 << 30)
     nvme: NvmeHardware | None = None
-    nics: list[NicHardware] = Field(default=[])
+    nics: list[NicHardware] = Field(default=[], max_length=16)
 
 
 class Reboots(Strict):

@@ -160,7 +160,7 @@ class CallbackModule(CallbackBase):
         if not (task.no_log or data.get("_ansible_no_log")):
             # Failure is known by the method called: from Ansible 2.19 on results here have no key `failed`.
             said = _message(data, failed=status in ("failed", "rescued"))[: 2 * LONGEST]
-            event["msg"] = self._limited(host, _without_secrets(said))
+            event["msg"] = self._limited(host, WORD.sub(_without_user, said))
             if difference := _difference(data)[: 2 * LONGEST]:
                 event["diff"] = self._limited(host, _without_secrets(difference))
         self._write(event)
@@ -248,11 +248,11 @@ def _difference(data: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _without_secrets(text: str) -> str:
-    """Return a diff or message with `(hidden)` in place of passwords in URLs, as of a mirror or of a proxy in
-    daemon.json, and of values after names for secrets: it is kept with the run, and shown in logs of jobs.
+def _without_secrets(diff: str) -> str:
+    """Return a diff with `(hidden)` in place of passwords in URLs, as of a proxy in daemon.json, and of
+    values after names for secrets: it is kept with the run, and shown in the logs of jobs.
     """
-    return SECRET.sub(r"\1(hidden)", WORD.sub(_without_user, text))
+    return SECRET.sub(r"\1(hidden)", WORD.sub(_without_user, diff))
 
 
 def _without_user(found: re.Match[str]) -> str:

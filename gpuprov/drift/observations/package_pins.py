@@ -13,14 +13,15 @@ from gpuprov.roles import Expectation
 @observes("pins.hold", "packages", "sources")
 def _holds(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected packages that are held; none if apt is configured to ignore holds."""
-    held = () if facts.apt.ignores_holds else facts.packages.held
+    held = set(() if facts.apt.ignores_holds else facts.packages.held)
     return [name for name in expectation.expected if name in held]
 
 
 @observes("pins.unattended", "sources")
 def _unattended(facts: Facts, expectation: Expectation) -> Any:
     """Return the expected patterns that unattended upgrades exclude."""
-    return [pattern for pattern in expectation.expected if pattern in facts.apt.unattended_blacklist]
+    left_out = set(facts.apt.unattended_blacklist)
+    return [pattern for pattern in expectation.expected if pattern in left_out]
 
 
 @names_who("pins.hold")

@@ -185,8 +185,8 @@ def _read_whole(files: Mapping[str, bytes]) -> None:
         catalog = read_data(Path(folder))
         if not catalog.gpus or catalog.default_policy not in catalog.policies:  # rows are parsed at first use
             raise InvalidInput(f"no GPUs, or no policy {catalog.default_policy!r}", expected=WHOLE)
-        for name in (catalog.gpus[0].id, "no such model"):
-            with suppress(GpuprovError):
+        for name, expected in ((catalog.gpus[0].id, Refused), ("no such model", InvalidInput)):
+            with suppress(expected):
                 resolve(Request(gpus=(name,), os=next(iter(catalog.systems))), catalog)
         with suppress(InvalidInput):
             find_system(catalog, "no such system")

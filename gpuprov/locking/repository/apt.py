@@ -174,6 +174,7 @@ class AptRecords:
         self._provided: dict[str, set[str]] = {}
         count = Count(origin)
         for text in texts:
+            count.require(text.count("\n\n"))
             for stanza in text.split("\n\n"):
                 self._add(stanza.strip("\n"), count)
 
@@ -192,9 +193,8 @@ class AptRecords:
         if not name or not _value(text, "Version"):
             raise InvalidInput(f"a stanza without Package or Version in {self.origin}: {text[:60]!r}")
         self._stanzas.setdefault(name, []).append(_Stanza(text))
-        provides = _value(text, "Provides")
-        count.add(provides.count(",") + 1)
-        for offer in provides.split(","):
+        count.add(text.count(",") + text.count("|"))  # of all fields, before they are parsed
+        for offer in _value(text, "Provides").split(","):
             self._provided.setdefault(offer.partition("(")[0].strip(), set()).add(name)
 
     def names(self) -> Iterable[str]:

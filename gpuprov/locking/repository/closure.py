@@ -9,13 +9,13 @@ versions, the dependent's own upstream version precedes a newer one, so that a p
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
-from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.index import LOOK, Alternatives, Index, Package, Relation
 from gpuprov.locking.repository.versions import LONGEST
+from gpuprov.model.forms import of_family
 
 
 def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
@@ -24,7 +24,7 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
     Args:
         roots: names to install, each with a full version, an upstream version or prefix of it, or None
             (newest).
-        family: regular expressions that match a whole binary or source package name.
+        family: expressions for names of binary or source packages, as `forms.family` returns them.
 
     Returns:
         name -> full version, sorted by name, including the roots, in the family or not.
@@ -46,10 +46,10 @@ def closure_packages(
     Raises:
         Refused: as `closure`.
     """
-    pattern = re.compile("|".join(f"(?:{part})" for part in family) or r"(?!)")
+    matchers = list(map(of_family, family))
     asked: dict[str, list[_Demand]] = {}
     while True:
-        walk = _Walk(index, pattern, asked)
+        walk = _Walk(index, matchers, asked)
         clash = walk.run(roots)
         if clash is None:
             return walk.chosen
@@ -81,7 +81,7 @@ class _Walk:
     """One pass from the roots through their dependencies, with the demands of earlier clashes."""
 
     index: Index
-    family: re.Pattern[str]
+    family: Sequence[Callable[[str], bool]]
     asked: Mapping[str, list[_Demand]]
     chosen: dict[str, Package] = field(default_factory=dict)
     roots: dict[str, Package] = field(default_factory=dict)
@@ -183,8 +183,9 @@ class _Walk:
         return self._is_of_family(package.name) or self._is_of_family(package.source)
 
     def _is_of_family(self, name: str) -> bool:
-        """Return whether a name matches the family's; a long one, which takes long to compare, does not."""
-        return len(name) <= LONGEST and bool(self.family.fullmatch(name))
+        """Return whether a name is one of the family; a long one is not."""
+        self.index.budget.spend(LOOK)
+        return len(name) <= LONGEST and any(matches(name) for matches in self.family)
 
 
 def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapping[str, Package]) -> None:

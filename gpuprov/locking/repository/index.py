@@ -97,15 +97,17 @@ class Count:
     relations: int = 0
 
     def add(self, relations: int) -> None:
-        """Count a package with some relations.
-
-        Raises:
-            Refused: the index has more packages or relations than `PACKAGES` and `RELATIONS`.
-        """
+        """Count a package with some relations; raises as `require`."""
         self.packages += 1
         self.relations += relations
+        self.require()
+
+    def require(self, packages: int = 0) -> None:
+        """Check that the index has at most `PACKAGES`, with some that are not counted yet, and `RELATIONS`;
+        else Refused.
+        """
         for number, most, what in (
-            (self.packages, PACKAGES, "packages"),
+            (self.packages + packages, PACKAGES, "packages"),
             (self.relations, RELATIONS, "relations between packages"),
         ):
             if number > most:
@@ -148,7 +150,24 @@ STEPS = 1_000_000_000
 COMPARISON = 1000
 """Steps of a comparison of versions, of at most 0.1 ms."""
 LOOK = 10
-"""Steps of a look at a package; one of its relations counts as one."""
+"""Steps of a look at a package or a name; one of a package's relations counts as one."""
+
+
+@dataclass
+class Budget:
+    """Number of steps in a repository's index, and in all indexes that are made of it."""
+
+    steps: int = 0
+
+    def spend(self, steps: int) -> None:
+        """Count steps; Refused after more than `STEPS`."""
+        self.steps += steps
+        if self.steps > STEPS:
+            raise Refused(
+                "the dependencies in the repositories take too long to follow",
+                expected=f"at most {STEPS // COMPARISON} comparisons of versions",
+                do="name another repository",
+            )
 
 
 class Index:
@@ -157,8 +176,11 @@ class Index:
     An index that was made to take long is refused after `STEPS`.
     """
 
-    def __init__(self, *records: Records) -> None:
+    def __init__(self, *records: Records, budget: Budget | None = None) -> None:
         """Combine the packages of repositories.
+
+        Args:
+            budget: that of the index that this one is made of.
 
         Raises:
             InvalidInput: they are of different packaging systems, or there is no package.
@@ -168,17 +190,7 @@ class Index:
         self.records = records
         self.order = records[0].order
         self._versions: dict[str, list[Package]] = {}
-        self._steps = 0
-
-    def spend(self, steps: int) -> None:
-        """Count steps; Refused after more than `STEPS`."""
-        self._steps += steps
-        if self._steps > STEPS:
-            raise Refused(
-                f"the dependencies in {', '.join(self.origins)} take too long to follow",
-                expected=f"at most {STEPS // COMPARISON} comparisons of versions",
-                do="name another repository",
-            )
+        self.budget = budget or Budget()
 
     @property
     def origins(self) -> list[str]:
@@ -187,11 +199,12 @@ class Index:
 
     def union(self, *others: Index) -> Index:
         """Return this index combined with others; raises as `Index` if they cannot be combined."""
-        return Index(*self.records, *(part for other in others for part in other.records))
+        more = (part for other in others for part in other.records)
+        return Index(*self.records, *more, budget=self.budget)
 
     def only(self, visible: Callable[[Package], bool]) -> Index:
         """Return an index without the packages that are not visible; this one is unchanged."""
-        return Index(*(_Visible(part, visible) for part in self.records))
+        return Index(*(_Visible(part, visible) for part in self.records), budget=self.budget)
 
     def names(self) -> set[str]:
         """Return every package name."""
@@ -206,11 +219,11 @@ class Index:
 
         Raises:
             InvalidInput: one of them is no version.
-            Refused: as `spend`.
+            Refused: as `Budget.spend`.
         """
         if name not in self._versions:
             found = [p for part in self.records for p in part.packages(name)]
-            self.spend(COMPARISON * len(found) * len(found).bit_length())
+            self.budget.spend(COMPARISON * len(found) * len(found).bit_length())
             found.sort(key=lambda package: self.order.key(package.version), reverse=True)
             self._versions[name] = found
         return self._versions[name]
@@ -219,6 +232,7 @@ class Index:
         """Return packages that satisfy a relation: by name first, newest first, then by Provides."""
         found = [package for package in self.versions(relation.name) if self.satisfies(package, relation)]
         offering = {name for part in self.records for name in part.providers(relation.name)}
+        self.budget.spend(LOOK * len(offering))
         for name in sorted(offering - {relation.name}):
             found += [package for package in self.versions(name) if self.satisfies(package, relation)]
         return found
@@ -230,13 +244,13 @@ class Index:
         Raises as `versions`.
         """
         offers = [Relation(package.name, "=", package.version), *package.provides]
-        self.spend(LOOK + len(offers))
+        self.budget.spend(LOOK + len(offers))
         for offer in offers:
             if offer.name != relation.name:
                 continue
             if not relation.operator or (not offer.version and self.order.bare_provides_any):
                 return True
-            self.spend(COMPARISON)
+            self.budget.spend(COMPARISON)
             if offer.version and self.order.satisfies(offer.version, relation.operator, relation.version):
                 return True
         return False

@@ -5,6 +5,7 @@ Layout: createrepo_c(8) and its metadata; module documents: the modulemd v2 spec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -21,7 +22,7 @@ from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Count, Index, Package, PackageList, Relation
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
-from gpuprov.locking.repository.versions import RPM
+from gpuprov.locking.repository.versions import LONGEST, RPM
 from gpuprov.untrusted.openpgp import Keyring, Keys
 from gpuprov.untrusted.signature import required_keys, verify_detached
 from gpuprov.untrusted.stated import stated_file
@@ -35,6 +36,11 @@ SUSE has about 2 MB.
 """
 MODULE_B = 2 << 20
 """Maximum size in bytes of a document in modules.yaml, which needs up to 250 times as much memory."""
+EXPECTED = "metadata of an rpm repository"
+NAMES = 1000
+"""Maximum number of names of elements and attributes in a document: primary.xml has 40."""
+LONG_NAMESPACE = re.compile(rb"xmlns(?::[^\s=]*)?\s*=\s*(?:\"[^\"]{200}|'[^']{200})")
+"""A declaration of a namespace with 200 characters or more."""
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 
@@ -153,17 +159,29 @@ def _parsed(content: bytes, name: str) -> ElementTree.Element:
 def _elements(content: BytesIO, name: str) -> Iterator[tuple[str, ElementTree.Element]]:
     """Yield `start` or `end` and the element, for each begin and end of an element of an XML document.
 
+    The parser keeps each name that it has seen, with its whole namespace.
+
     Raises:
-        InvalidInput: it is not XML in UTF-8, or has a document type, whose entities could expand to any size.
+        InvalidInput: it is not XML in UTF-8; it has a document type, whose entities could expand to any size,
+            a long namespace, or more than `NAMES` names.
     """
-    text = content.getvalue()
-    for piece, seen in ((b"<!DOCTYPE", "has a document type"), (b"\0", "is not XML in UTF-8")):
-        if piece in text:
-            raise InvalidInput(f"{name} {seen}", expected="metadata of an rpm repository")
+    whole, names = content.getvalue(), set[str]()
+    for seen, found in (
+        ("has a document type", b"<!DOCTYPE" in whole),
+        ("is not XML in UTF-8", b"\0" in whole),
+        ("has a long namespace", LONG_NAMESPACE.search(whole)),
+    ):
+        if found:
+            raise InvalidInput(f"{name} {seen}", expected=EXPECTED)
+    parser = ElementTree.XMLParser(encoding="utf-8")  # noqa: S314 - whatever encoding it states; no entities
     try:
-        yield from ElementTree.iterparse(content, ("start", "end"), ElementTree.XMLParser(encoding="utf-8"))  # noqa: S314 - without entities
+        for event, element in ElementTree.iterparse(content, ("start", "end"), parser):  # noqa: S314
+            names |= {element.tag, *element.attrib}
+            if len(names) > NAMES:
+                raise InvalidInput(f"{name} has more than {NAMES} names", expected=EXPECTED)
+            yield event, element
     except ElementTree.ParseError as error:
-        raise InvalidInput(f"{name} is not XML: {error}", expected="metadata of an rpm repository") from error
+        raise InvalidInput(f"{name} is not XML: {error}", expected=EXPECTED) from error
 
 
 def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
@@ -316,6 +334,8 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
         InvalidInput: modules.yaml cannot be read.
     """
     found: dict[str, set[str]] = {}
+    count = Count(root)
+    count.require(modules.count(b"\n---"))
     with stated_file(f"{root}: modules.yaml cannot be read", expected="modulemd documents"):
         for text in modules.split(b"\n---"):
             if len(text) > MODULE_B:
@@ -323,6 +343,9 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
             document = yaml.load(text, Loader=TEXTS)  # noqa: S506 - it has texts only
             if document and document.get("document") == "modulemd":
                 data = document["data"]
-                for nevra in data.get("artifacts", {}).get("rpms", []):
-                    found.setdefault(nevra, set()).add(f"{data['name']}:{data['stream']}")
+                stream = f"{data['name'][:LONGEST]}:{data['stream'][:LONGEST]}"
+                artifacts = data.get("artifacts", {}).get("rpms", [])
+                count.add(len(artifacts))
+                for nevra in artifacts:
+                    found.setdefault(nevra, set()).add(stream)
     return found

@@ -147,10 +147,13 @@ def test_a_difference_has_no_secret_of_a_file(callback: Any, events: Any, line: 
 
 def test_a_message_has_no_password_of_a_mirror(callback: Any, events: Any) -> None:
     said = "E: Failed to fetch https://ci:hunter2@mirror/ubuntu/dists/noble/InRelease  403"
-    callback.v2_runner_on_failed(result({"failed": True, "msg": said, "stderr": f"{said}\npassword=hunter2"}))
+    callback.v2_runner_on_failed(
+        result({"failed": True, "msg": said, "stderr": f"{said}\ndid not pass: driver.loaded"})
+    )
     [event] = events()
     assert "https://(hidden)@mirror/ubuntu/dists/noble/InRelease  403" in event["msg"]
     assert "hunter2" not in event["msg"]
+    assert "did not pass: driver.loaded" in event["msg"]
 
 
 def test_a_difference_is_a_unified_diff_of_the_file(callback: Any, events: Any) -> None:

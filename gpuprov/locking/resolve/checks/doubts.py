@@ -14,7 +14,8 @@ def doubts(case: Case, draft: Draft) -> Findings:
     versions.
     """
     for named, keys in _rested_on(case, draft):
-        for doubt in case.catalog.doubts_of(keys):
+        for key in keys:
+            doubt = case.catalog.doubts[key]
             if _concerns(doubt, draft):
                 yield reason(case, "doubt", f"{named}: {doubt.text}", *doubt.source)
 

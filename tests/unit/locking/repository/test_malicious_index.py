@@ -33,7 +33,7 @@ ENTRY = '<rpm:{0}><rpm:entry name="b"/><rpm:entry name="c"/></rpm:{0}>'
 def locked(version: str, fields: str = "") -> dict[str, str]:
     """Return the versions to install of a package `a` with these fields, and what it needs."""
     records = AptRecords("http://mirror", [OFFERED.format(version, fields)], "amd64")
-    return closure(Index(records), {"a": None}, ["a|b"])
+    return closure(Index(records), {"a": None}, ["(?:a|b)"])
 
 
 def entries(primary: str) -> list[Package]:
@@ -85,7 +85,7 @@ def test_a_relation_that_is_none_prints_nothing(caplog: pytest.LogCaptureFixture
 def test_packages_and_relations_are_counted(monkeypatch: pytest.MonkeyPatch, most: str, said: str) -> None:
     monkeypatch.setattr(indexes, most, 1)
     with pytest.raises(Refused, match=f"http://mirror lists more {said}"):
-        locked("1", "Provides: c, d")
+        locked("1", "Depends: c | d, e")
     for kind in ("requires", "provides"):
         with pytest.raises(Refused, match=f"http://mirror lists more {said}"):
             entries(METADATA + PACKAGE.format(ENTRY.format(kind)) * 2 + "</metadata>")
@@ -155,8 +155,8 @@ def test_dependencies_that_take_long_are_refused(
 ) -> None:
     monkeypatch.setattr(indexes, "STEPS", indexes.STEPS // 100)
     begin = time.process_time()
-    with pytest.raises(Refused, match="the dependencies in http://mirror take too long to follow"):
-        closure(Index(PackageList(order, "http://mirror", packages)), {"a": None}, ["a.*"])
+    with pytest.raises(Refused, match="the dependencies in the repositories take too long"):
+        closure(Index(PackageList(order, "http://mirror", packages)), {"a": None}, ["(?:a.*)"])
     assert time.process_time() - begin < 5
 
 
@@ -165,6 +165,6 @@ def test_a_long_name_is_of_no_family() -> None:
     name = "a" * 20_000
     packages = [Package("a", "1", "all", "a", ((Relation(name),),)), Package(name, "1", "all", name)]
     begin = time.process_time()
-    found = closure(Index(PackageList(DEB, "http://mirror", packages)), {"a": None}, ["a|.*x.*y.*z"])
+    found = closure(Index(PackageList(DEB, "http://mirror", packages)), {"a": None}, ["(?:a|.*x.*y)"])
     assert found == {"a": "1"}
     assert time.process_time() - begin < 1
