@@ -155,7 +155,7 @@ LOOK = 10
 
 @dataclass
 class Budget:
-    """Number of steps in a repository's index, and in all indexes that are made of it."""
+    """Number of steps in a repository's index, and in all indexes that derive from it."""
 
     steps: int = 0
 
@@ -180,7 +180,7 @@ class Index:
         """Combine the packages of repositories.
 
         Args:
-            budget: that of the index that this one is made of.
+            budget: that of the index that this one derives from.
 
         Raises:
             InvalidInput: they are of different packaging systems, or there is no package.

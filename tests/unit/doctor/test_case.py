@@ -230,3 +230,9 @@ def test_a_defect_of_a_maintainers_command_is_one_line(
     assert re.match(
         r"scripts/catalog: unexpected KeyError at [a-z._]+:\d+: 'x'; GPU", capsys.readouterr().err
     )
+
+
+def test_a_name_of_a_bundle_is_no_markup() -> None:
+    """Refuse a key with markup, which is written as it is: it took 5.9 GB of memory from 13 KB."""
+    for key in ("a xmlns='u'", "a><b", "", "a b"):
+        assert restored({"smi": {"stdout": [{key: "1"}]}})["smi"] == {"error": "not in a bundle"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -215,6 +216,28 @@ def test_a_document_of_many_elements_is_an_error(content: str) -> None:
     assert smi.error == "more than 256 GPUs or 100000 tags in the document"
     assert list(gpu_elements(text)) == []
     assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize("declared", ["xmlns='{}'", "a='>' xmlns:b='{}'", "\nxmlns='{}'"])
+def test_a_namespace_is_a_damage(declared: str) -> None:
+    """Refuse a text that the parser keeps with each name: 1 MB of a node took 5.9 GB of the controller."""
+    tags = "".join(f"<a{number}/>" for number in range(1000))
+    text = (
+        f"<nvidia_smi_log><gpu id='1'><x {declared.format('u' * 100_000)}>{tags}</x></gpu></nvidia_smi_log>"
+    )
+    tracemalloc.start()
+    try:
+        smi = parse_smi(text)
+        assert list(gpu_elements(text)) == []
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+    assert (smi.gpus, "GPU 0 of the document is damaged" in str(smi.error)) == ((), True)
+
+
+def test_a_program_may_have_any_name() -> None:
+    smi = parse_smi(document(NEWEST, gpu(NEWEST, product_name="my xmlns='x'")))
+    assert smi.gpus[0].name == "my xmlns='x'"
 
 
 @given(st.text(alphabet="0123456789.eE+-infNaN MHzMiBW%[]!", max_size=40))

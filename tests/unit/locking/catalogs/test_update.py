@@ -296,3 +296,18 @@ def test_a_catalog_without_a_part_is_not_installed(
     with pytest.raises(InvalidInput, match="the new catalog: KeyError"):
         update(str(made.folder), key=key[1])
     assert current().folder == own().folder
+
+
+def test_a_catalog_without_its_doubts_is_not_installed(
+    tmp_path: Path, key: tuple[SigningKey, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check records that name others, which only a stack with these records would miss."""
+    data = shutil.copytree(own().folder, tmp_path / "data")
+    document = json.loads((data / "doubts.json").read_text())
+    (data / "doubts.json").write_text(json.dumps({**document, "doubts": []}))
+    with monkeypatch.context() as scoped:
+        scoped.setenv("GNUPGHOME", str(key[0].home))
+        made, _ = seal(tmp_path / "made", key[0].fingerprint, stated="2027.1.15", data=data)
+    with pytest.raises(InvalidInput, match="is in no doubts section"):
+        update(str(made.folder), key=key[1])
+    assert current().folder == own().folder

@@ -168,3 +168,58 @@ def test_a_long_name_is_of_no_family() -> None:
     found = closure(Index(PackageList(DEB, "http://mirror", packages)), {"a": None}, ["(?:a|.*x.*y)"])
     assert found == {"a": "1"}
     assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize("quote", ["'", '"'])
+@pytest.mark.parametrize("prefix", ["", ":a"])
+def test_a_long_namespace_is_refused(quote: str, prefix: str) -> None:
+    """Refuse a text that the parser keeps with each name: 2 MB took any memory."""
+    begin = f"<metadata xmlns{prefix} = {quote}{'u' * 200}{quote}>"
+    with pytest.raises(InvalidInput, match="has a long namespace"):
+        entries(begin + "</metadata>")
+    assert entries(begin.replace("u" * 200, "u" * 199) + "</metadata>") == []
+
+
+@pytest.mark.parametrize("element", ["<a{}/>", '<a b{}="c"/>'])
+def test_names_of_elements_are_counted(element: str) -> None:
+    """Refuse many names, all of which the parser keeps."""
+    many = "".join(element.format(number) for number in range(rpm.NAMES + 1))
+    with pytest.raises(InvalidInput, match="has more than 1000 names"):
+        entries(METADATA + many + "</metadata>")
+
+
+def test_providers_that_nobody_can_install_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spend steps also for packages of another architecture, of which no version is compared."""
+    monkeypatch.setattr(indexes, "STEPS", 1_000_000)
+    foreign = "".join(f"Package: p{n}\nVersion: 1\nArchitecture: arm64\nProvides: x\n\n" for n in range(2000))
+    own = "Package: a\nVersion: 1\nArchitecture: amd64\nDepends: " + ", ".join(["x"] * 1000) + "\n"
+    with pytest.raises(Refused, match="take too long"):
+        closure(Index(AptRecords("http://mirror", [foreign + own], "amd64")), {"a": None}, ["(?:a)"])
+
+
+def test_empty_stanzas_are_counted_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "PACKAGES", 100)
+    with pytest.raises(Refused, match="lists more than 100 packages"):
+        AptRecords("http://mirror", ["ab\n\n" * 101], "amd64")
+    with pytest.raises(Refused, match="lists more than 100 packages"):
+        rpm._streams(b"\n---" * 101, "http://mirror")
+
+
+def test_a_module_is_named_once_for_all_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = f"document: modulemd\ndata: {{name: {'n' * 1000}, stream: b, artifacts: {{rpms: [c, d]}}}}\n"
+    found = rpm._streams(document.encode(), "http://mirror")
+    assert found == {"c": {f"{'n' * LONGEST}:b"}, "d": {f"{'n' * LONGEST}:b"}}
+    monkeypatch.setattr(indexes, "RELATIONS", 1)
+    with pytest.raises(Refused, match="lists more than 1 relations"):
+        rpm._streams(document.encode(), "http://mirror")
+
+
+def test_all_indexes_that_are_made_of_one_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spend from the same steps with each stream of modules, as for each group of a system."""
+    monkeypatch.setattr(indexes, "STEPS", 30_000)
+    packages = [Package("a", "1", "x86_64", "a", streams=frozenset(["m:1"])) for _ in range(2)]
+    whole = Index(PackageList(RPM, "http://mirror", packages))
+    for index in [rpm.with_streams(whole, "m:1").union(Index(PackageList(RPM, "b", []))) for _ in range(7)]:
+        index.versions("a")
+    with pytest.raises(Refused, match="take too long"):
+        rpm.with_streams(whole, "m:1").versions("a")
