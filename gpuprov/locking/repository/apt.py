@@ -15,7 +15,8 @@ from debian.deb822 import PkgRelation
 
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
-from gpuprov.locking.repository.index import Alternatives, Count, Index, Package, Relation
+from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.limits import Count
 from gpuprov.locking.repository.release import Release, read_release
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import DEB, Order

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
-from gpuprov.locking.repository.index import LOOK, Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
+from gpuprov.locking.repository.limits import LOOK
 from gpuprov.locking.repository.versions import LONGEST
 from gpuprov.model.forms import of_family
 

@@ -5,7 +5,6 @@ Layout: createrepo_c(8) and its metadata; module documents: the modulemd v2 spec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -19,7 +18,9 @@ import yaml
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
-from gpuprov.locking.repository.index import Count, Index, Package, PackageList, Relation
+from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
+from gpuprov.locking.repository.limits import Count
+from gpuprov.locking.repository.markup import elements, root_of
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import LONGEST, RPM
@@ -36,11 +37,6 @@ SUSE has about 2 MB.
 """
 MODULE_B = 2 << 20
 """Maximum size in bytes of a document in modules.yaml, which needs up to 250 times as much memory."""
-EXPECTED = "metadata of an rpm repository"
-NAMES = 1000
-"""Maximum number of names of elements and attributes in a document: primary.xml has 40."""
-LONG_NAMESPACE = re.compile(rb"xmlns(?::[^\s=]*)?\s*=\s*(?:\"[^\"]{200}|'[^']{200})")
-"""A declaration of a namespace with 200 characters or more."""
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 
@@ -130,7 +126,7 @@ def _repomd(root: str, keyring: Keys | None, fetcher: Fetcher, frozen: date | No
                 f"{name} is not signed", do="sign the mirror, or declare it trusted without a signature"
             )
         verify_detached(content, signature, keyring, name)
-    parsed = _parsed(content, name)
+    parsed = root_of(content, name)
     try:
         described = {kind: file for data in parsed.iter(REPO + "data") for kind, file in _file(data)}
     except (KeyError, ValueError) as error:
@@ -148,40 +144,6 @@ def _written(repomd: ElementTree.Element) -> datetime | None:
         return datetime.fromtimestamp(max(float(each) for each in stated if each), UTC)
     except (ValueError, OverflowError, OSError):  # not stated, or not a time
         return None
-
-
-def _parsed(content: bytes, name: str) -> ElementTree.Element:
-    """Return the root element of a small XML document; raises as `_elements`."""
-    *_, (_, root) = _elements(BytesIO(content), name)
-    return root
-
-
-def _elements(content: BytesIO, name: str) -> Iterator[tuple[str, ElementTree.Element]]:
-    """Yield `start` or `end` and the element, for each begin and end of an element of an XML document.
-
-    The parser keeps each name that it has seen, with its whole namespace.
-
-    Raises:
-        InvalidInput: it is not XML in UTF-8; it has a document type, whose entities could expand to any size,
-            a long namespace, or more than `NAMES` names.
-    """
-    whole, names = content.getvalue(), set[str]()
-    for seen, found in (
-        ("has a document type", b"<!DOCTYPE" in whole),
-        ("is not XML in UTF-8", b"\0" in whole),
-        ("has a long namespace", LONG_NAMESPACE.search(whole)),
-    ):
-        if found:
-            raise InvalidInput(f"{name} {seen}", expected=EXPECTED)
-    parser = ElementTree.XMLParser(encoding="utf-8")  # noqa: S314 - whatever encoding it states; no entities
-    try:
-        for event, element in ElementTree.iterparse(content, ("start", "end"), parser):  # noqa: S314
-            names |= {element.tag, *element.attrib}
-            if len(names) > NAMES:
-                raise InvalidInput(f"{name} has more than {NAMES} names", expected=EXPECTED)
-            yield event, element
-    except ElementTree.ParseError as error:
-        raise InvalidInput(f"{name} is not XML: {error}", expected=EXPECTED) from error
 
 
 def _file(data: ElementTree.Element) -> Iterator[tuple[str, _File]]:
@@ -241,9 +203,9 @@ def _packages(
         Refused: a package is larger than `PACKAGE_B`, or as `Count.add`.
     """
     count, content, begin = Count(root), BytesIO(primary), 0
-    elements = _elements(content, f"{root} primary.xml")
-    _, whole = next(elements)
-    for event, element in elements:
+    document = elements(content, f"{root} primary.xml")
+    _, whole = next(document)
+    for event, element in document:
         if content.tell() - begin > PACKAGE_B:
             raise Refused(f"{root}: a package in primary.xml has more than {PACKAGE_B} bytes")
         if event == "end" and element.tag == COMMON + "package":

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from gpuprov.errors import InvalidInput, Refused
-from gpuprov.locking.repository import apt, rpm
-from gpuprov.locking.repository import index as indexes
+from gpuprov.locking.repository import apt, limits, markup, rpm
 from gpuprov.locking.repository.apt import AptRecords
 from gpuprov.locking.repository.closure import closure
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
@@ -83,7 +82,7 @@ def test_a_relation_that_is_none_prints_nothing(caplog: pytest.LogCaptureFixture
     ("most", "said"), [("PACKAGES", "than 1 packages"), ("RELATIONS", "than 1 relations")]
 )
 def test_packages_and_relations_are_counted(monkeypatch: pytest.MonkeyPatch, most: str, said: str) -> None:
-    monkeypatch.setattr(indexes, most, 1)
+    monkeypatch.setattr(limits, most, 1)
     with pytest.raises(Refused, match=f"http://mirror lists more {said}"):
         locked("1", "Depends: c | d, e")
     for kind in ("requires", "provides"):
@@ -153,7 +152,7 @@ def _needs() -> list[Package]:
 def test_dependencies_that_take_long_are_refused(
     monkeypatch: pytest.MonkeyPatch, packages: list[Package], order: Order
 ) -> None:
-    monkeypatch.setattr(indexes, "STEPS", indexes.STEPS // 100)
+    monkeypatch.setattr(limits, "STEPS", limits.STEPS // 100)
     begin = time.process_time()
     with pytest.raises(Refused, match="the dependencies in the repositories take too long"):
         closure(Index(PackageList(order, "http://mirror", packages)), {"a": None}, ["(?:a.*)"])
@@ -180,17 +179,24 @@ def test_a_long_namespace_is_refused(quote: str, prefix: str) -> None:
     assert entries(begin.replace("u" * 200, "u" * 199) + "</metadata>") == []
 
 
+@pytest.mark.parametrize("word", ["xmlns:", "xmlns", "xmlns ", "xmlns:a", "xmlns='"])
+def test_words_like_a_declaration_are_found_in_time_of_their_length(word: str) -> None:
+    begin = time.process_time()
+    assert not markup.LONG_NAMESPACE.search(word.encode() * 200_000)
+    assert time.process_time() - begin < 1
+
+
 @pytest.mark.parametrize("element", ["<a{}/>", '<a b{}="c"/>'])
 def test_names_of_elements_are_counted(element: str) -> None:
     """Refuse many names, all of which the parser keeps."""
-    many = "".join(element.format(number) for number in range(rpm.NAMES + 1))
+    many = "".join(element.format(number) for number in range(markup.NAMES + 1))
     with pytest.raises(InvalidInput, match="has more than 1000 names"):
         entries(METADATA + many + "</metadata>")
 
 
 def test_providers_that_nobody_can_install_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spend steps also for packages of another architecture, of which no version is compared."""
-    monkeypatch.setattr(indexes, "STEPS", 1_000_000)
+    monkeypatch.setattr(limits, "STEPS", 1_000_000)
     foreign = "".join(f"Package: p{n}\nVersion: 1\nArchitecture: arm64\nProvides: x\n\n" for n in range(2000))
     own = "Package: a\nVersion: 1\nArchitecture: amd64\nDepends: " + ", ".join(["x"] * 1000) + "\n"
     with pytest.raises(Refused, match="take too long"):
@@ -198,7 +204,7 @@ def test_providers_that_nobody_can_install_take_steps(monkeypatch: pytest.Monkey
 
 
 def test_empty_stanzas_are_counted_before_they_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "PACKAGES", 100)
+    monkeypatch.setattr(limits, "PACKAGES", 100)
     with pytest.raises(Refused, match="lists more than 100 packages"):
         AptRecords("http://mirror", ["ab\n\n" * 101], "amd64")
     with pytest.raises(Refused, match="lists more than 100 packages"):
@@ -209,14 +215,14 @@ def test_a_module_is_named_once_for_all_its_packages(monkeypatch: pytest.MonkeyP
     document = f"document: modulemd\ndata: {{name: {'n' * 1000}, stream: b, artifacts: {{rpms: [c, d]}}}}\n"
     found = rpm._streams(document.encode(), "http://mirror")
     assert found == {"c": {f"{'n' * LONGEST}:b"}, "d": {f"{'n' * LONGEST}:b"}}
-    monkeypatch.setattr(indexes, "RELATIONS", 1)
+    monkeypatch.setattr(limits, "RELATIONS", 1)
     with pytest.raises(Refused, match="lists more than 1 relations"):
         rpm._streams(document.encode(), "http://mirror")
 
 
 def test_all_indexes_that_are_made_of_one_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spend from the same steps with each stream of modules, as for each group of a system."""
-    monkeypatch.setattr(indexes, "STEPS", 30_000)
+    monkeypatch.setattr(limits, "STEPS", 30_000)
     packages = [Package("a", "1", "x86_64", "a", streams=frozenset(["m:1"])) for _ in range(2)]
     whole = Index(PackageList(RPM, "http://mirror", packages))
     for index in [rpm.with_streams(whole, "m:1").union(Index(PackageList(RPM, "b", []))) for _ in range(7)]:
