@@ -24,6 +24,9 @@ from gpuprov.untrusted import shown
 from gpuprov.untrusted.openpgp import Keyring
 from gpuprov.untrusted.stated import stated_file
 
+# python-debian logs, and so prints, a relation that is none, with control characters of the index.
+logging.getLogger(PkgRelation.__module__).setLevel(logging.ERROR)
+
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")
 FILE_FIELDS = ("Filename", "Size", "SHA256")
 STANZA = 1 << 20
@@ -234,8 +237,6 @@ def parse_depends(text: str) -> tuple[Alternatives, ...]:
     """
     if not text.strip():
         return ()
-    # It logs, and so prints, a relation that is none, with control characters of the index.
-    logging.getLogger(PkgRelation.__module__).setLevel(logging.ERROR)
     groups = PkgRelation.parse_relations(" ".join(text.split()))
     return tuple(tuple(_relation(parsed) for parsed in group) for group in groups)
 
