@@ -16,7 +16,7 @@ from debian.deb822 import PkgRelation
 from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.locking.repository.limits import Count
+from gpuprov.locking.repository.limits import Count, short_name
 from gpuprov.locking.repository.release import Release, read_release
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import DEB, Order
@@ -140,7 +140,7 @@ class _Stanza:
     def _parsed(self, repository: str) -> Package:
         """Parse the paragraph; any error if a required field is missing or invalid."""
         said: dict[str, str] = dict(FIELD.findall(self.text))
-        name = said["Package"]
+        name = short_name(said["Package"])
         return Package(
             name=name,
             version=said["Version"],

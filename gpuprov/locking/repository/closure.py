@@ -9,7 +9,7 @@ versions, the dependent's own upstream version precedes a newer one, so that a p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
@@ -19,7 +19,7 @@ from gpuprov.locking.repository.versions import LONGEST
 from gpuprov.model.forms import of_family
 
 
-def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]) -> dict[str, str]:
+def closure(index: Index, roots: Mapping[str, str | None], family: Collection[str]) -> dict[str, str]:
     """Return every package of the family that the roots need, with exactly one full version each.
 
     Args:
@@ -38,19 +38,28 @@ def closure(index: Index, roots: Mapping[str, str | None], family: Iterable[str]
 
 
 def closure_packages(
-    index: Index, roots: Mapping[str, str | None], family: Iterable[str]
-) -> dict[str, Package]:
-    """Return the packages of `closure` themselves, by name.
+    index: Index, roots: Mapping[str, str | None], family: Collection[str]
+) -> Mapping[str, Package]:
+    """Return the packages of `closure` themselves, by name; they are followed once for equal arguments.
 
     The dependencies are followed again, with one more demand, until no chosen version clashes with a demand.
 
     Raises:
         Refused: as `closure`.
     """
-    matchers = list(map(of_family, family))
+    key = (*sorted(roots.items(), key=str), *family)
+    if key not in index.closures:
+        index.closures[key] = _followed(index, roots, list(map(of_family, family)))
+    return index.closures[key]
+
+
+def _followed(
+    index: Index, roots: Mapping[str, str | None], family: Sequence[Callable[[str], bool]]
+) -> dict[str, Package]:
+    """Follow the dependencies; return the packages of `closure_packages`, and raise as it."""
     asked: dict[str, list[_Demand]] = {}
     while True:
-        walk = _Walk(index, matchers, asked)
+        walk = _Walk(index, family, asked)
         clash = walk.run(roots)
         if clash is None:
             return walk.chosen

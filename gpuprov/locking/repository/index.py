@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -133,6 +133,10 @@ class Index:
         self.order = records[0].order
         self._versions: dict[str, list[Package]] = {}
         self.budget = budget or Budget()
+        self.by_streams: dict[tuple[str, ...], Index] = {}
+        """Enabled module streams → the index with these, which many groups of a fleet share."""
+        self.closures: dict[object, Mapping[str, Package]] = {}
+        """Packages to install → all of their family, which many groups of a fleet share."""
 
     @property
     def origins(self) -> list[str]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from gpuprov.errors import Refused
 
+NAME = 128
+"""Maximum length of a package's name in characters: messages and demands repeat it."""
 PACKAGES = 200_000
 """Maximum number of packages in an index: Fedora's has 75,000."""
 RELATIONS = 3_000_000
@@ -38,6 +40,13 @@ class Count:
                 raise Refused(
                     f"{self.origin} lists more than {most} {what}", do="name a smaller repository, or a part"
                 )
+
+
+def short_name(name: str) -> str:
+    """Return the name of a package; ValueError if it has more than `NAME` characters."""
+    if len(name) > NAME:
+        raise ValueError(f"a name with {len(name)} characters")
+    return name
 
 
 STEPS = 1_000_000_000

@@ -19,7 +19,7 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
-from gpuprov.locking.repository.limits import Count
+from gpuprov.locking.repository.limits import LOOK, Count, short_name
 from gpuprov.locking.repository.markup import elements, root_of
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
@@ -82,7 +82,10 @@ def with_streams(index: Index, *enabled: str) -> Index:
     Raises:
         Refused: no such stream; the message lists the available ones.
     """
+    if enabled in index.by_streams:
+        return index.by_streams[enabled]
     every = list(index.packages())
+    index.budget.spend(sum(LOOK + len(package.streams) for package in every))
     offered = sorted({stream for package in every for stream in package.streams})
     for stream in enabled:
         if stream not in offered:
@@ -90,9 +93,10 @@ def with_streams(index: Index, *enabled: str) -> Index:
             raise Refused(f"no module stream {stream} in {where}", expected=f"one of {', '.join(offered)}")
     wanted = frozenset(enabled)
     taken = {package.name for package in every if package.streams & wanted}
-    return index.only(
+    index.by_streams[enabled] = index.only(
         lambda package: bool(package.streams & wanted) or (not package.streams and package.name not in taken)
     )
+    return index.by_streams[enabled]
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,7 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
 
 
 def _packages(
-    primary: bytes, root: str, streams: Mapping[str, set[str]], architectures: Collection[str]
+    primary: bytes, root: str, streams: Mapping[str, frozenset[str]], architectures: Collection[str]
 ) -> Iterator[Package]:
     """Yield the packages of these architectures in primary.xml.
 
@@ -218,7 +222,7 @@ def _packages(
             whole.clear()
 
 
-def _package(package: ElementTree.Element, root: str, streams: Mapping[str, set[str]]) -> Package:
+def _package(package: ElementTree.Element, root: str, streams: Mapping[str, frozenset[str]]) -> Package:
     """Convert an entry of primary.xml, with its module streams.
 
     Args:
@@ -227,7 +231,7 @@ def _package(package: ElementTree.Element, root: str, streams: Mapping[str, set[
     Raises:
         Exception: an element is missing or invalid.
     """
-    name = package.findtext(COMMON + "name") or ""
+    name = short_name(package.findtext(COMMON + "name") or "")
     architecture = package.findtext(COMMON + "arch") or ""
     stated = _child(package, "version")
     details = _child(package, "format")
@@ -243,7 +247,7 @@ def _package(package: ElementTree.Element, root: str, streams: Mapping[str, set[
         filename=_child(package, "location").attrib["href"],
         size=int(_child(package, "size").attrib["package"]),
         sha256=_child(package, "checksum").text or "",
-        streams=frozenset(streams.get(nevra, ())),
+        streams=streams.get(nevra, frozenset()),
         repository=root,
         built=_built(package),
     )
@@ -289,7 +293,7 @@ TEXTS: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 """Reader of YAML whose scalars are texts: numbers that a repository chooses as keys can have one hash."""
 
 
-def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
+def _streams(modules: bytes, root: str) -> dict[str, frozenset[str]]:
     """Return module streams (`name:stream`) by the `name-epoch:version-release.arch` of their packages.
 
     Raises:
@@ -310,4 +314,4 @@ def _streams(modules: bytes, root: str) -> dict[str, set[str]]:
                 count.add(len(artifacts))
                 for nevra in artifacts:
                     found.setdefault(nevra, set()).add(stream)
-    return found
+    return {nevra: frozenset(streams) for nevra, streams in found.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -220,12 +221,30 @@ def test_a_module_is_named_once_for_all_its_packages(monkeypatch: pytest.MonkeyP
         rpm._streams(document.encode(), "http://mirror")
 
 
-def test_all_indexes_that_are_made_of_one_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spend from the same steps with each stream of modules, as for each group of a system."""
-    monkeypatch.setattr(limits, "STEPS", 30_000)
-    packages = [Package("a", "1", "x86_64", "a", streams=frozenset(["m:1"])) for _ in range(2)]
+def test_all_indexes_that_derive_from_one_have_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spend from the same steps with each stream of modules."""
+    monkeypatch.setattr(limits, "STEPS", 20_000)
+    packages = [Package("a", "1", "x86_64", "a", streams=frozenset([f"m:{n}"])) for n in range(20)]
     whole = Index(PackageList(RPM, "http://mirror", packages))
-    for index in [rpm.with_streams(whole, "m:1").union(Index(PackageList(RPM, "b", []))) for _ in range(7)]:
-        index.versions("a")
     with pytest.raises(Refused, match="take too long"):
-        rpm.with_streams(whole, "m:1").versions("a")
+        [rpm.with_streams(whole, f"m:{number}").versions("a") for number in range(20)]
+
+
+def test_equal_groups_of_a_fleet_take_the_steps_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow dependencies once for each stack: a fleet of 1,000 groups is no attack."""
+    monkeypatch.setattr(limits, "STEPS", 30_000)
+    packages = [Package("a", "1", "x86_64", "a", ((Relation("b"),),)), Package("b", "1", "x86_64", "b")]
+    streamed = [replace(each, streams=frozenset(["m:1"])) for each in packages]
+    for index in (Index(PackageList(RPM, "http://mirror", streamed)), Index(PackageList(DEB, "x", packages))):
+        for _ in range(1000):
+            chosen = rpm.with_streams(index, "m:1") if index.order is RPM else index
+            assert closure(chosen, {"a": None}, ["(?:a|b)"]) == {"a": "1", "b": "1"}
+
+
+def test_a_long_name_of_a_package_is_refused() -> None:
+    """Refuse a name that demands and messages repeat for each relation."""
+    name = "a" * (limits.NAME + 1)
+    with pytest.raises(InvalidInput, match="a name with 129 characters"):
+        AptRecords("x", [f"Package: {name}\nVersion: 1\nArchitecture: all\n"], "amd64").packages(name)
+    with pytest.raises(InvalidInput, match="a name with 129 characters"):
+        entries(METADATA + PACKAGE.format("").replace(">a<", f">{name}<") + "</metadata>")
