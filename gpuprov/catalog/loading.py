@@ -317,6 +317,10 @@ def _merged(layers: Layers, section: str, key: str) -> dict[str, tuple[Raw, str]
     return found
 
 
+RECORDS = 500
+"""Maximum number of records in a section: several are compared with each other; gpuprov's largest has 74."""
+
+
 def _table(
     layers: Layers,
     section: str,
@@ -327,10 +331,13 @@ def _table(
 ) -> tuple[Any, ...]:
     """Return the typed records of a section with all layers merged and defaults added by `complete`.
 
-    InvalidInput for one that is not valid, or names an unknown source or doubt.
+    InvalidInput for one that is not valid, or names an unknown source or doubt, and for more than `RECORDS`.
     """
     records = []
-    for raw, place in _merged(layers, section, key).values():
+    merged = _merged(layers, section, key)
+    if len(merged) > RECORDS:
+        raise InvalidInput(f"{layers[-1][0]}: {len(merged)} {section}", expected=f"at most {RECORDS}")
+    for raw, place in merged.values():
         records.append(read_record(kind, complete(raw) if complete else raw, place))
         known.check(records[-1], place)
     return tuple(records)

@@ -197,7 +197,7 @@ class Builder:
         self._hosts = {
             host: address for group in fleet.groups.values() for host, address in group.hosts.items()
         }
-        self._in_rules = self._in_settings = 0
+        self._in_rules = self._in_lock = 0
 
     def digest(self) -> str:
         """Return a digest of the inputs; it includes the profiles of the groups that were settled so far."""
@@ -237,14 +237,18 @@ class Builder:
         check_confidential(name, settings, answer, gpu, hardware)
         chosen = with_peer_memory(name, settings, answer, gpu, system, self._catalog)
         granted = self._access(with_clients(chosen, system, self._catalog), system, group)
-        self._in_settings += sum(len(each.model_dump_json()) for each in granted.values())
-        if self._in_settings > MAX_BYTES:
+        self._count(sum(len(each.model_dump_json()) for each in granted.values()))
+        return Settled(hardware, settings, granted, system, locked, request, answer, want)
+
+    def _count(self, size: int) -> None:
+        """Add a number of bytes to those of all groups; Refused if they are more than a lock may have."""
+        self._in_lock += size
+        if self._in_lock > MAX_BYTES:
             raise Refused(
-                f"the settings of all groups have more than {MAX_BYTES} bytes",
+                f"all groups together have more than {MAX_BYTES} bytes",
                 expected="a lock of at most that size",
                 do="divide the fleet into several files",
             )
-        return Settled(hardware, settings, granted, system, locked, request, answer, want)
 
     @in_form
     def group(self, name: str, group: Group) -> LockedGroup:
@@ -291,6 +295,7 @@ class Builder:
             repositories=locker.repositories,
             settings=settled.granted,
         )
+        self._count(len(made.model_copy(update={"settings": {}}).model_dump_json()))
         check_security(name, made, want.policy, self._fleet.security, self._bulletins, self._narrate)
         return made
 

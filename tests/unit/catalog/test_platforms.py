@@ -80,6 +80,14 @@ def test_a_catalog_of_others_does_not_change_the_table(tmp_path: Path) -> None:
     assert platforms.TABLE.parent == OWN
 
 
+def test_a_section_has_few_records(tmp_path: Path) -> None:
+    """Refuse many branches and bulletins, each of which is compared with each other one."""
+    rows = [{"id": f"x{number}", "of": "debian", "source": []} for number in range(500)]
+    (tmp_path / "systems.json").write_text(json.dumps({"systems": rows}))
+    with pytest.raises(InvalidInput, match=r"systems\.json: 5\d\d systems; expected at most 500"):
+        load([tmp_path])
+
+
 def test_a_site_states_a_known_doubt(tmp_path: Path) -> None:
     row = {"id": "ubuntu24.04", "doubts": ["no-such"], "source": []}
     (tmp_path / "systems.json").write_text(json.dumps({"systems": [row]}))

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpuprov.catalog import load
 from gpuprov.cli.lock import command
-from gpuprov.errors import Exit, InvalidInput
+from gpuprov.errors import Exit, InvalidInput, Refused
 from gpuprov.locking.build import build_lock
 from gpuprov.model.components import MOVABLE
 from gpuprov.model.lock import Lock, LockedGroup, read_lock
@@ -92,6 +92,21 @@ def test_a_locked_driver_gives_way_to_other_hardware(one_group: Write) -> None:
     moved = build_lock(fleet, previous=first, narrate=result.append)
     assert moved.groups["train"].components.driver.branch == 580
     assert any("driver 595.91.07 cannot stay" in line for line in result)
+
+
+def test_all_groups_are_counted_before_a_lock_is_written(
+    one_group: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Count also keys and connections, which a fleet states once and each group has in the lock."""
+    fleet = one_group(driver="580.95.05")
+    [group] = build_lock(fleet).groups.values()
+    settings = sum(len(each.model_dump_json()) for each in group.settings.values())
+    size = settings + len(group.model_copy(update={"settings": {}}).model_dump_json())
+    monkeypatch.setattr("gpuprov.locking.build.MAX_BYTES", size)
+    build_lock(fleet)
+    monkeypatch.setattr("gpuprov.locking.build.MAX_BYTES", size - 1)
+    with pytest.raises(Refused, match="all groups together have more than"):
+        build_lock(fleet)
 
 
 @pytest.mark.parametrize("change", [{"packages": {"nvidia-open": "1_2"}}, {"closure": {}}])
