@@ -85,9 +85,9 @@ def of_family(expression: str) -> Callable[[str], bool]:
     `re` needs the product of the lengths of name and expression, chosen by a node and the author of a lock.
 
     Args:
-        expression: as `family` returns it.
+        expression: as `family` returns it; ValueError for another one.
     """
-    found = _FAMILY.fullmatch(expression)
+    found = _FAMILY.fullmatch(family(expression))
     kept, left_out = (_literals(found[group] if found else None) for group in ("names", "without"))
     return lambda name: (
         any(_fits(name, each) for each in kept) and not any(_fits(name, each) for each in left_out)

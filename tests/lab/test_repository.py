@@ -32,7 +32,7 @@ from gpuprov_lab.mirror.key import signing_key
 from gpuprov_lab.mirror.specs import PackageSpec
 
 COMPONENTS = ["main", "contrib", "non-free", "non-free-firmware"]
-FAMILY = ["nvidia-.*", "firmware-nvidia-.*", "libnvidia-.*", "glx-alternatives"]
+FAMILY = ["(?:nvidia-.*|firmware-nvidia-.*|libnvidia-.*|glx-alternatives)"]
 """Names of binary or source packages that change together with Debian's driver."""
 HEADLESS = (
     "nvidia-kernel-dkms",
@@ -200,7 +200,7 @@ def test_apt_installs_the_mirrors_closure_whole(
     entry = f"\nTypes: deb\nURIs: {spec.url}\nSuites: /\nSigned-By: {keyring}\n"
     apt = private_apt(archive_sources("bookworm") + entry)
     index = spec.open("x86_64")
-    found = closure(index, {root: driver}, [".*nvidia.*", "libcuda.*", "libnvcuvid1", "libxnvctrl0"])
+    found = closure(index, {root: driver}, ["(?:.*nvidia.*|libcuda.*|libnvcuvid1|libxnvctrl0)"])
     picked = apt.picks(*(f"{name}={version}" for name, version in found.items()))
     from_mirror = {name: version for name, version in picked.items() if index.versions(name)}
     assert from_mirror == found
@@ -288,7 +288,7 @@ def rhel9(mirror: nvidia.Mirror, tmp_path: Path) -> Provisioned:
     spec = sources.nvidia(mirror.cuda(), "rhel9", "x86_64", "rpm", mirror.key)
     index = with_streams(spec.open("x86_64"), "nvidia-driver:580-open")
     roots = ("nvidia-driver-cuda", "kmod-nvidia-open-dkms", "nvidia-fabricmanager")
-    found = closure(index, dict.fromkeys(roots, "580.126.16"), [".*nvidia.*"])
+    found = closure(index, dict.fromkeys(roots, "580.126.16"), ["(?:.*nvidia.*)"])
     dnf = Dnf(tmp_path, spec.url)
     dnf.run("module", "enable", "nvidia-driver:580-open")
     dnf.run("install", "libnccl-2.28.3-1+cuda13.0", *(f"{name}-{version}" for name, version in found.items()))

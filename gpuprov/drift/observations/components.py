@@ -18,8 +18,9 @@ def _versions(facts: Facts, expectation: Expectation) -> Any:
 
 def _absent(facts: Facts, expectation: Expectation) -> Any:
     """Return the installed packages, sorted, that match the expression of an absent component."""
-    names = filter(of_family(str(expectation.subject)), facts.packages.by_name)
-    return sorted(name for name in names if facts.packages.version(name))
+    names = facts.packages.by_name
+    found = filter(of_family(str(expectation.subject)), names)
+    return sorted(name for name in found if facts.packages.version(name))
 
 
 def _unpackaged(facts: Facts, expectation: Expectation) -> Any:

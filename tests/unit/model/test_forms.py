@@ -107,8 +107,9 @@ def test_expressions_that_lock_writes_are_accepted(text: str) -> None:
     ],
 )
 def test_no_other_expression_is_accepted(text: str) -> None:
-    with pytest.raises(ValueError, match="an expression such as"):
-        forms.family(text)
+    for read in (forms.family, forms.of_family):
+        with pytest.raises(ValueError, match="an expression such as"):
+            read(text)
 
 
 @pytest.mark.parametrize(
