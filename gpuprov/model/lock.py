@@ -42,7 +42,7 @@ from gpuprov.model.forms import (
     Workers,
 )
 from gpuprov.model.hardware import NicHardware, NvmeHardware
-from gpuprov.model.locked_settings import in_form
+from gpuprov.model.locked_settings import completed
 from gpuprov.model.marked import Marked
 from gpuprov.model.profile import NAME
 from gpuprov.model.racks import Grouping
@@ -272,7 +272,7 @@ class LockedGroup(Strict):
     @classmethod
     def _of_known_form(cls, stated: dict[str, Setting]) -> dict[str, Setting]:
         """Return the settings, with defaults in their values; raise ValueError for another form."""
-        values = in_form({name: each.value for name, each in stated.items()})
+        values = completed({name: each.value for name, each in stated.items()})
         return {name: each.model_copy(update={"value": values[name]}) for name, each in stated.items()}
 
     def connection_of(self, host: str) -> Connection:

@@ -61,7 +61,7 @@ class LockedSettings(Settings):
     storage_clients: dict[StorageClient, PackageName] | None = None  # type: ignore[assignment]
 
 
-def in_form(values: Mapping[str, Any]) -> dict[str, Any]:
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of settings by their names, with the defaults of values that a lock does not state.
 
     Those with unknown names, of a newer gpuprov, are returned unchanged.

@@ -113,7 +113,7 @@ def on_one_line(text: str) -> Printable:
     return Printable(printable(text).replace("\n", "\\n"))
 
 
-def path_line(path: Path) -> str:
+def path_line(path: Path | str) -> str:
     """Return a path for a line of a systemd unit or a crontab, not yet quoted.
 
     Raises:

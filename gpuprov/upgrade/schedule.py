@@ -111,7 +111,7 @@ def files(job: Job, kind: Kind, program: str) -> dict[str, str]:
             has control characters.
     """
     for word in (str(job.folder), *job.command_words):
-        path_line(Path(word))
+        path_line(word)
     ways = {"systemd": _systemd, "cron": _cron, "github": _github, "gitlab": _gitlab}
     return ways[kind](job, program)
 

@@ -29,12 +29,17 @@ def _plain(value: Any) -> Any:
     kept, texts are cut, sets become sorted lists.
     """
     if isinstance(value, dict):
-        return {public_urls(cut(str(key))): _plain(item) for key, item in islice(value.items(), ITEMS)}
+        return {_text(key): _plain(item) for key, item in islice(value.items(), ITEMS)}
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, islice(value, ITEMS)))
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value[:ITEMS]]
-    return value if isinstance(value, (int, float, bool, type(None))) else public_urls(cut(str(value)))
+    return value if isinstance(value, (int, float, bool, type(None))) else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as a text that is cut, whose URLs have no passwords."""
+    return public_urls(cut(str(value)))
 
 
 def cut(text: str) -> str:

@@ -235,8 +235,13 @@ def _controllers(chosen: Chosen) -> str | None:
     except OSError:
         return None
     stated = chosen.lock.controllers if said else None
-    here, colon, count = (stated or "").partition(":")
-    return f"local:{min(int(count), os.cpu_count() or 1)}" if here == "local" and colon else stated
+    if stated is None:
+        return None
+    from gpuprov.ssh.workers.hiring import HERE
+
+    here = HERE.fullmatch(stated)
+    count = here and here["count"]
+    return f"local:{min(int(count), os.cpu_count() or 1)}" if count else stated
 
 
 @contextmanager

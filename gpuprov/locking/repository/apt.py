@@ -24,7 +24,7 @@ from gpuprov.untrusted import shown
 from gpuprov.untrusted.openpgp import Keyring
 from gpuprov.untrusted.stated import stated_file
 
-# python-debian logs, and so prints, a relation that is none, with control characters of the index.
+# python-debian logs a relation that it cannot parse, and so prints control characters of the index.
 logging.getLogger(PkgRelation.__module__).setLevel(logging.ERROR)
 
 FIELDS = ("Package", "Version", "Architecture", "Source", "Pre-Depends", "Depends", "Provides")

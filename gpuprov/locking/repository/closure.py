@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from gpuprov.errors import Refused
 from gpuprov.locking.repository.index import Alternatives, Index, Package, Relation
-from gpuprov.locking.repository.limits import LOOK
-from gpuprov.locking.repository.versions import LONGEST
+from gpuprov.locking.repository.limits import LOOK, NAME
 from gpuprov.model.forms import of_family
 
 
@@ -195,7 +194,7 @@ class _Walk:
     def _is_of_family(self, name: str) -> bool:
         """Return whether a name is one of the family; a long one is not."""
         self.index.budget.spend(LOOK)
-        return len(name) <= LONGEST and any(matches(name) for matches in self.family)
+        return len(name) <= NAME and any(matches(name) for matches in self.family)
 
 
 def _check_possible(index: Index, name: str, demands: list[_Demand], roots: Mapping[str, Package]) -> None:

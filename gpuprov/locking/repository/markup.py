@@ -42,7 +42,8 @@ def elements(content: BytesIO, name: str) -> Iterator[tuple[str, ElementTree.Ele
     parser = ElementTree.XMLParser(encoding="utf-8")  # noqa: S314 - whatever encoding it states; no entities
     try:
         for event, element in ElementTree.iterparse(content, ("start", "end"), parser):  # noqa: S314
-            names |= {element.tag, *element.attrib}
+            if event == "start":
+                names |= {element.tag, *element.attrib}
             if len(names) > NAMES:
                 raise InvalidInput(f"{name} has more than {NAMES} names", expected=EXPECTED)
             yield event, element

@@ -19,11 +19,11 @@ from gpuprov.errors import InvalidInput, Refused
 from gpuprov.locking.repository.fetch import Fetcher
 from gpuprov.locking.repository.freshness import check_dates
 from gpuprov.locking.repository.index import Index, Package, PackageList, Relation
-from gpuprov.locking.repository.limits import LOOK, Count, short_name
+from gpuprov.locking.repository.limits import LOOK, NAME, Count, short_name
 from gpuprov.locking.repository.markup import elements, root_of
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
-from gpuprov.locking.repository.versions import LONGEST, RPM
+from gpuprov.locking.repository.versions import RPM
 from gpuprov.untrusted.openpgp import Keyring, Keys
 from gpuprov.untrusted.signature import required_keys, verify_detached
 from gpuprov.untrusted.stated import stated_file
@@ -309,7 +309,7 @@ def _streams(modules: bytes, root: str) -> dict[str, frozenset[str]]:
             document = yaml.load(text, Loader=TEXTS)  # noqa: S506 - it has texts only
             if document and document.get("document") == "modulemd":
                 data = document["data"]
-                stream = f"{data['name'][:LONGEST]}:{data['stream'][:LONGEST]}"
+                stream = f"{data['name'][:NAME]}:{data['stream'][:NAME]}"
                 artifacts = data.get("artifacts", {}).get("rpms", [])
                 count.add(len(artifacts))
                 for nevra in artifacts:

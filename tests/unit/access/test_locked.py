@@ -16,7 +16,7 @@ from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Setting
-from gpuprov.model.locked_settings import in_form
+from gpuprov.model.locked_settings import completed
 from gpuprov.model.settings.access import Firewall, Ssh
 from tests.systems import SUPPORTED
 
@@ -49,7 +49,7 @@ def locked(
     found = with_access(settings, system=system, connection=connection, hosts=hosts, own=own)
     values = {name: setting.value for name, setting in found.items()}
     written = json.loads(json.dumps(values))
-    assert in_form(written) == written
+    assert completed(written) == written
     return values
 
 

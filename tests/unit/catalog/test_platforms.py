@@ -81,7 +81,7 @@ def test_a_catalog_of_others_does_not_change_the_table(tmp_path: Path) -> None:
 
 
 def test_a_section_has_few_records(tmp_path: Path) -> None:
-    """Refuse many branches and bulletins, each of which is compared with each other one."""
+    """Refuse many records: each branch is compared with each bulletin."""
     rows = [{"id": f"x{number}", "of": "debian", "source": []} for number in range(500)]
     (tmp_path / "systems.json").write_text(json.dumps({"systems": rows}))
     with pytest.raises(InvalidInput, match=r"systems\.json: 5\d\d systems; expected at most 500"):

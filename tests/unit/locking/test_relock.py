@@ -111,7 +111,7 @@ def test_all_groups_are_counted_before_a_lock_is_written(
 
 @pytest.mark.parametrize("change", [{"packages": {"nvidia-open": "1_2"}}, {"closure": {}}])
 def test_a_lock_that_was_changed_by_hand_is_made_again(one_group: Write, change: dict[str, Any]) -> None:
-    """Lock again what no repository offers, also a version that is none, and packages of no closure."""
+    """Replace a version that is invalid or not offered, and packages that the closure lacks."""
     fleet = one_group(driver="580.95.05")
     first = build_lock(fleet)
     document = first.model_dump(mode="json", by_alias=True, exclude_none=True)

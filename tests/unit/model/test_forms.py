@@ -127,8 +127,8 @@ def test_a_family_is_matched_as_by_re(expression: str) -> None:
     names = (
         "docker docker.io dockerXio runc runcx a ab l lib lib+ libx+ egl-nvidia egl-nvidi egl-x-nvidia1 -dkms"
     )
-    told = forms.of_family(forms.family(expression))
-    assert [told(name) for name in names.split()] == [
+    is_one = forms.of_family(forms.family(expression))
+    assert [is_one(name) for name in names.split()] == [
         re.fullmatch(expression, name) is not None for name in names.split()
     ]
 

@@ -42,8 +42,13 @@ def sealed(
     folder: Path, key: SigningKey, patch: pytest.MonkeyPatch, *, stated: str = "2027.1.15", **changed: Any
 ) -> Path:
     """Make a signed release in `folder`/release, and its wheel in `folder`."""
-    data = newer(folder / "data", **changed)
+    newer(folder / "data", **changed)
+    return with_data(folder, key, patch, stated=stated)
+
+
+def with_data(folder: Path, key: SigningKey, patch: pytest.MonkeyPatch, *, stated: str = "2027.1.15") -> Path:
+    """Make a signed release of `folder`/data in `folder`/release, and its wheel in `folder`."""
     with patch.context() as scoped:
         scoped.setenv("GNUPGHOME", str(key.home))
-        seal(folder / "release", key.fingerprint, stated=stated, data=data)
+        seal(folder / "release", key.fingerprint, stated=stated, data=folder / "data")
     return folder / "release"

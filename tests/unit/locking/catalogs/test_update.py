@@ -21,7 +21,7 @@ from gpuprov.locking.catalogs.sealing import seal
 from gpuprov.locking.catalogs.update import update
 from gpuprov.model.lock import read_lock
 from gpuprov_lab.mirror.key import SigningKey
-from tests.unit.locking.catalogs.signed import sealed, signer
+from tests.unit.locking.catalogs.signed import sealed, signer, with_data
 from tests.unit.locking.fleets import Write
 
 NEWEST = {580: {"latest_known": "580.159.04"}}
@@ -290,11 +290,9 @@ def test_a_catalog_without_a_part_is_not_installed(
     document = json.loads((data / f"{file}.json").read_text())
     del document[name]
     (data / f"{file}.json").write_text(json.dumps(document))
-    with monkeypatch.context() as scoped:
-        scoped.setenv("GNUPGHOME", str(key[0].home))
-        made, _ = seal(tmp_path / "made", key[0].fingerprint, stated="2027.1.15", data=data)
+    release = with_data(tmp_path, key[0], monkeypatch)
     with pytest.raises(InvalidInput, match="the new catalog: KeyError"):
-        update(str(made.folder), key=key[1])
+        update(str(release), key=key[1])
     assert current().folder == own().folder
 
 
@@ -305,9 +303,7 @@ def test_a_catalog_without_its_doubts_is_not_installed(
     data = shutil.copytree(own().folder, tmp_path / "data")
     document = json.loads((data / "doubts.json").read_text())
     (data / "doubts.json").write_text(json.dumps({**document, "doubts": []}))
-    with monkeypatch.context() as scoped:
-        scoped.setenv("GNUPGHOME", str(key[0].home))
-        made, _ = seal(tmp_path / "made", key[0].fingerprint, stated="2027.1.15", data=data)
+    release = with_data(tmp_path, key[0], monkeypatch)
     with pytest.raises(InvalidInput, match="is in no doubts section"):
-        update(str(made.folder), key=key[1])
+        update(str(release), key=key[1])
     assert current().folder == own().folder

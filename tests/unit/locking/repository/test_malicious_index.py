@@ -189,14 +189,14 @@ def test_words_like_a_declaration_are_found_in_time_of_their_length(word: str) -
 
 @pytest.mark.parametrize("element", ["<a{}/>", '<a b{}="c"/>'])
 def test_names_of_elements_are_counted(element: str) -> None:
-    """Refuse many names, all of which the parser keeps."""
+    """Refuse many names: the parser keeps each one."""
     many = "".join(element.format(number) for number in range(markup.NAMES + 1))
     with pytest.raises(InvalidInput, match="has more than 1000 names"):
         entries(METADATA + many + "</metadata>")
 
 
 def test_providers_that_nobody_can_install_take_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spend steps also for packages of another architecture, of which no version is compared."""
+    """Spend steps also for packages of another architecture, whose versions are not compared."""
     monkeypatch.setattr(limits, "STEPS", 1_000_000)
     foreign = "".join(f"Package: p{n}\nVersion: 1\nArchitecture: arm64\nProvides: x\n\n" for n in range(2000))
     own = "Package: a\nVersion: 1\nArchitecture: amd64\nDepends: " + ", ".join(["x"] * 1000) + "\n"
