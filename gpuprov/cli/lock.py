@@ -9,6 +9,7 @@ import click
 from gpuprov.cli.common import completion, options
 from gpuprov.cli.common.terminal import tell, waiting
 from gpuprov.errors import Exit, InvalidInput, did_you_mean
+from gpuprov.untrusted.within_limits import within_limits
 
 
 @click.command()
@@ -23,6 +24,7 @@ from gpuprov.errors import Exit, InvalidInput, did_you_mean
 @click.option("--upgrade", is_flag=True, help="resolve again: all components, or only the named COMPONENTs")
 @click.argument("components", metavar="[COMPONENT]...", nargs=-1, shell_complete=completion.components)
 @click.option("-v", "--verbose", is_flag=True, help="also show changed packages and reasons")
+@within_limits()
 def command(
     fleet: Path,
     lock_path: Path | None,

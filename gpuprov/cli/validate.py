@@ -10,6 +10,7 @@ import click
 from gpuprov.cli.common import options
 from gpuprov.cli.common.terminal import tell
 from gpuprov.errors import Exit, worst
+from gpuprov.untrusted.within_limits import within_limits
 
 SCHEMA = "gpuprov.validation/1"
 
@@ -23,6 +24,7 @@ SCHEMA = "gpuprov.validation/1"
     help="its lock  [default: next to the fleet, if there is one]",
 )
 @options.output_option
+@within_limits()
 def command(fleet: Path, lock_path: Path | None, output: str) -> Exit:
     """Check fleet.yml, the profiles next to it and the lock; show every error with its file and line.
 

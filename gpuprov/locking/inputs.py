@@ -12,6 +12,7 @@ from gpuprov.model.lock import Lock, lock_beside
 from gpuprov.model.profile import ResolvedProfile
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.nccl.record import NcclRecord, read_record
+from gpuprov.untrusted.within_limits import within_limits
 
 STALE = "was not made from {fleet} and its profiles in their current state"
 
@@ -33,6 +34,7 @@ def digest(
     return "sha256:" + said.hexdigest()
 
 
+@within_limits()
 def changed_since(lock: Lock, lock_path: Path) -> Path | None:
     """Return the fleet.yml next to a lock if the lock was made from another fleet or other profiles, else
     None.

@@ -49,6 +49,7 @@ from gpuprov.model.racks import Grouping
 from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import LockedSecureBoot
 from gpuprov.model.stack import BuilderName
+from gpuprov.untrusted.within_limits import within_limits
 
 
 class Setting(Strict):
@@ -395,6 +396,7 @@ def fleet_beside(lock: Path) -> Path:
     return (own if own.exists() else lock.with_name("fleet.yml")).resolve()
 
 
+@within_limits()
 def read_lock(path: Path) -> Lock:
     """Read a lock file.
 
