@@ -50,6 +50,7 @@ from gpuprov.model.lock import (
 from gpuprov.model.profile import Profiles, ResolvedProfile, overlay
 from gpuprov.nccl.record import NcclRecord, read_record
 from gpuprov.untrusted.signature import require_gpgv
+from gpuprov.untrusted.within_limits import within_limits
 
 IN_RULES = 1_000_000
 """Maximum number of networks in the firewall rules of all groups; of IPv4, about what fits into a lock."""
@@ -57,6 +58,7 @@ Narrate = Callable[[str], None]
 R = TypeVar("R")
 
 
+@within_limits()
 def build_lock(
     path: Path,
     *,

@@ -34,6 +34,7 @@ from gpuprov.model.rollout import Rollout
 from gpuprov.model.secure_boot import SecureBoot
 from gpuprov.model.settings import Settings
 from gpuprov.model.stack import StackPolicy
+from gpuprov.untrusted.within_limits import within_limits
 
 FOLDERS = 16
 """The most folders of profiles, and of catalog records: the files of each are read."""
@@ -293,6 +294,7 @@ def _with_address(name: str, stated: object) -> object:
     return {"address": name, **stated} if isinstance(stated, dict) else stated
 
 
+@within_limits()
 def read_fleet(path: Path) -> Fleet:
     """Read fleet.yml.
 
