@@ -24,8 +24,8 @@ Debian 12 takes less than a tenth of it.
 """
 PROCESSOR_S = 600.0
 """Maximum processor time in seconds. A lock from all packages of Debian 12 takes less than a minute."""
-AGAIN_S = 1.0
-"""Processor time in seconds after which the end is requested again, if it was not the main code's turn."""
+GRACE_S = 30.0
+"""Further processor time in seconds, after which the kernel ends the process."""
 _STATM = Path("/proc/self/statm")
 
 
@@ -49,7 +49,7 @@ def within_limits() -> Iterator[None]:
     memory = resource.getrlimit(resource.RLIMIT_AS)
     handler = signal.signal(signal.SIGPROF, _over)
     _limit_memory(memory)
-    signal.setitimer(signal.ITIMER_PROF, PROCESSOR_S, AGAIN_S)
+    signal.setitimer(signal.ITIMER_PROF, PROCESSOR_S, GRACE_S)
     try:
         yield
     except MemoryError:
@@ -83,5 +83,6 @@ def _limit_memory(present: tuple[int, int]) -> None:
 
 
 def _over(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise `_TimeOver`; a handler of a signal."""
+    """Raise `_TimeOver`, and leave the next signal to the kernel; a handler of a signal."""
+    signal.signal(number, signal.SIG_DFL)
     raise _TimeOver

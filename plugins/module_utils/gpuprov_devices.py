@@ -12,7 +12,7 @@ from gpuprov_node import run
 LABEL = "gpuprov"  # label of the file systems that the role storage makes
 MEBIBYTE = 1024 * 1024
 NOTHING_FOUND = 2  # blkid(8), "EXIT STATUS"
-FINDMNT = ("findmnt", "--noheadings", "--raw", "--output", "TARGET")
+FINDMNT = ("findmnt", "--noheadings", "--raw", "--output", "TARGET,FSTYPE,OPTIONS")
 SYSFS = "/sys/class/block"
 TAKEN = {
     **dict.fromkeys(("/", "/bin", "/lib", "/lib32", "/lib64", "/opt", "/sbin", "/usr"), "programs"),
@@ -69,7 +69,8 @@ def signature(path: str) -> "dict[str, str] | None":
 
 
 def uses_of(path: str) -> "list[str]":
-    """Return a device's partitions, the devices stacked on it, and its mount points.
+    """Return a device's partitions, the devices stacked on it, and its mount points, without those of users,
+    who can name any device as the source of a FUSE file system.
 
     Empty if it is not in use.
 
@@ -87,7 +88,7 @@ def uses_of(path: str) -> "list[str]":
     status, said = run(*FINDMNT, path)
     if status not in (0, 1):
         raise Unknown(f"{' '.join(FINDMNT)} {path} exited with {status}")
-    return [*partitions, *stacked, *said.splitlines()]
+    return [*partitions, *stacked, *_points(said)]
 
 
 def empty(path: str) -> bool:
@@ -153,7 +154,7 @@ def open_folder(path: str, top: str = "/") -> "str | None":
 
 
 def mounts() -> "list[str]":
-    """Return all mount points.
+    """Return all mount points, without those of users' FUSE file systems.
 
     Raises:
         Unknown: findmnt fails.
@@ -163,4 +164,15 @@ def mounts() -> "list[str]":
         raise Unknown(
             f"{' '.join(FINDMNT)} exited with {status}" + ("" if said else ", without a mount point")
         )
-    return said.splitlines()
+    return _points(said)
+
+
+def _points(said: str) -> "list[str]":
+    """Return the mount points in the output of `FINDMNT`, without those of users' FUSE file systems."""
+    rows = (line.split(" ") for line in said.splitlines())  # --raw escapes blanks
+    return [row[0] for row in rows if not (row[1:2] and row[1].startswith("fuse") and not _is_roots(row[-1]))]
+
+
+def _is_roots(options: str) -> bool:
+    """Return whether root has mounted a FUSE file system; the kernel states the user."""
+    return "user_id=0" in options.split(",")

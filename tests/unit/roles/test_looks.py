@@ -655,6 +655,27 @@ def test_what_findmnt_does_not_list_is_not_taken_as_unmounted(
     assert str(gpuprov_devices.mount_objection(mount)).startswith(said)
 
 
+def test_mounts_of_users_count_for_nothing(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpuprov_devices, "open_folder", lambda _: None)
+    mount = tmp_path / "scratch"
+    root = "/ ext4 rw\n"
+    for kind, options, counts in (
+        ("fuse", "rw,user_id=1000,group_id=0", False),
+        ("fuse.job", "rw,nosuid,nodev,user_id=1000,group_id=1000", False),
+        ("fuseblk", "rw,user_id=0,group_id=0", True),
+        ("fuse.sshfs", "rw,user_id=0,group_id=0,allow_other", True),
+        ("xfs", "rw,user_id=1000", True),
+    ):
+        users = f"{mount}/x {kind} {options}\n"
+        findmnt(monkeypatch, (0, root + users), (0, users))
+        found = f"/dev/D is in use by {mount}/x" if counts else None
+        assert gpuprov_devices.format_objection("/dev/D", "ext4") == (found, None)
+        below = f"below {mount}, {mount}/x is mounted" if counts else None
+        assert gpuprov_devices.mount_objection(str(mount)) == below
+
+
 def test_a_device_that_the_kernel_does_not_list_is_not_formatted(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

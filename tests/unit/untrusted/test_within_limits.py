@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,18 +26,31 @@ def _fill() -> None:
 
 
 def _spin() -> None:
-    """Take processor time, at most 20 s, and handle every error."""
-    for _ in range(2_000_000):
+    """Take processor time, at most a minute, and handle every error."""
+    for _ in range(30_000_000):
         with suppress(Exception):
             sum(range(100))
+
+
+ENDLESS = """
+from gpuprov.untrusted import within_limits as limits
+
+limits.PROCESSOR_S, limits.GRACE_S = 0.1, 0.1
+with limits.within_limits():
+    while True:
+        try:
+            len([])
+        except BaseException:
+            pass
+"""
+"""Program that takes processor time without an end, and handles every exception."""
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have limits that a test reaches in a moment."""
     monkeypatch.setattr(limits, "MEMORY", 256 << 20)
-    monkeypatch.setattr(limits, "PROCESSOR_S", 0.3)
-    monkeypatch.setattr(limits, "AGAIN_S", 0.1)
+    monkeypatch.setattr(limits, "PROCESSOR_S", 2.0)
 
 
 def _in_force() -> tuple[object, ...]:
@@ -52,6 +67,11 @@ def test_work_ends_at_its_limits(work: Callable[[], None], limit: str) -> None:
     with pytest.raises(InvalidInput, match=limit), within_limits():
         work()
     assert _in_force() == before
+
+
+def test_the_kernel_ends_work_that_does_not_end_itself() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDLESS], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGPROF
 
 
 def test_an_error_of_the_work_is_raised_as_it_is() -> None:
@@ -105,11 +125,9 @@ VERBS = {
 }
 
 
-@pytest.mark.parametrize("work", [_fill, _spin])
 @pytest.mark.parametrize("verb", VERBS)
 def test_verbs_read_a_fleet_and_its_lock_within_limits(
     verb: str,
-    work: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -118,7 +136,7 @@ def test_verbs_read_a_fleet_and_its_lock_within_limits(
     for path in places.values():
         path.write_text("groups: {}\n")
     for module in ("gpuprov.model.lock", "gpuprov.model.fleet", "gpuprov.locking.validation"):
-        monkeypatch.setattr(f"{module}.read_text", lambda *_, **__: work())
+        monkeypatch.setattr(f"{module}.read_text", lambda *_, **__: _fill())
     code = run([word.format(**places) for word in VERBS[verb]])
     said = capsys.readouterr().err
     assert code == 2
