@@ -175,6 +175,46 @@ def test_a_node_sets_no_key_of_a_result_but_those_of_the_module(
     assert result == {"changed": True, "acts": ["start"], "output": []}
 
 
+NODE = """#!/usr/bin/python3
+import json
+facts = {"distribution": "Debian", "nvidia_driver_builds": [{"archive": "/etc/shadow"}]}
+print(json.dumps({"ansible_facts": facts}))
+"""
+"""Module of a node whose result sets a variable of a role."""
+
+
+@pytest.mark.parametrize("injected", ["0", "1"])
+def test_facts_of_a_node_set_no_variable_of_a_role(tmp_path: Path, injected: str) -> None:
+    """With Ansible's default, facts precede the inventory; gpuprov turns that off, a collection cannot."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/ask.py").write_text(NODE)
+    done = tmp_path / "done"
+    tasks = [
+        {"name": "Before", REFUSE: {"objections": []}},
+        {"name": "Ask the node", "ask": {}},
+        {"name": "Refuse", REFUSE: {"objections": []}, "register": "refused", "ignore_errors": True},
+        {"name": "Run", COMMAND: {"argv": ["touch", str(done)]}, "register": "ran", "ignore_errors": True},
+        {
+            "name": "Keep the results",
+            "ansible.builtin.copy": {
+                "content": "{{ [refused.msg, ran.msg] }}",
+                "dest": str(tmp_path / "said"),
+            },
+        },
+    ]
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    run(
+        "ansible-playbook", "play.yml", folder=tmp_path, ANSIBLE_INJECT_FACT_VARS=injected,
+        ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
+    )  # fmt: skip
+    for message in json.loads((tmp_path / "said").read_text()):
+        assert message.startswith(
+            "facts of the node set variables of roles: nvidia_driver_builds; expected none"
+        )
+    assert not done.exists()
+
+
 @pytest.mark.parametrize("python", ["/usr/bin/python3.12", None])
 def test_a_python_that_is_not_there_is_named(
     python: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
