@@ -274,13 +274,13 @@ def systemd_lines() -> "Iterator[Place]":
         yield from lines_of(path)
 
 
-def run(*argv: str, seconds: float = 10.0) -> str:
+def run(*argv: str, seconds: float = 10.0, environment: "dict[str, str]" = ENVIRONMENT) -> str:
     """Return the standard output of a command that succeeded; after `seconds` it is killed with its children.
 
     Raises:
         Failed: it is not installed, failed, or did not end in time.
     """
-    code, out, err = run_anyway(*argv, seconds=seconds)
+    code, out, err = run_anyway(*argv, seconds=seconds, environment=environment)
     if code != 0:
         said = (err.strip() or out.strip() or "no output").splitlines()[-1]
         raise Failed(f"{argv[0]} exited with {code}: {said[:300]}")

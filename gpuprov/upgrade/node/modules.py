@@ -1,18 +1,26 @@
 """Modules that DKMS built on a node: archived before an upgrade, and restored without a compiler.
 
-The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages.
+The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages. dkms copies
+their content through its folder of temporary files and ignores errors of that, such as a full disk.
 """
 
 import contextlib
+import glob
+import hashlib
 import os
+import re
+import shutil
+import tarfile
 import tempfile
+import zlib
 
-from gpuprov.probe.node.base import find_program, run, run_anyway
-from gpuprov.upgrade.node.packages import POOL, digest, kept_sums
+from gpuprov.probe.node.base import ENVIRONMENT, Failed, find_program, run, run_anyway
+from gpuprov.upgrade.node.packages import HOME, POOL, digest, kept_sums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import IO
 
 MODULE_S = 1800.0
 """Time limit in seconds: without an archive DKMS has to build again, also on slow machines."""
@@ -20,6 +28,9 @@ UNBUILT = "/etc/dkms/no-autoinstall"
 """While this file exists, packages install a module's source and build nothing (dkms's common.postinst)."""
 MARK = "/run/gpuprov-"
 """Start of the targets of gpuprov's links there; also of the role nvidia_driver's."""
+TREE = "/var/lib/dkms"
+SCRATCH = HOME + "/scratch"
+"""Folder of dkms's temporary files, in place of one that users can fill."""
 
 
 def modules() -> "list[list[str]]":
@@ -43,19 +54,61 @@ def keep() -> "dict[str, str]":
     """Archive all modules that DKMS has installed in the pool; return file → SHA-256.
 
     Raises:
-        Failed: DKMS fails.
+        Failed: DKMS fails, or an archive has not what DKMS has built.
     """
     kept = {}
     for name, version, kernel in modules():
         file = _file_name(name, version, kernel)
         path = os.path.join(POOL, file)
-        run(
-            *("dkms", "mktarball", "--binaries-only", "--archive", path),
-            *_one(name, version, kernel),
-            seconds=300,
-        )
+        make = ("dkms", "mktarball", "--binaries-only", "--archive", path, *_one(name, version, kernel))
+        with _scratch() as environment:
+            run(*make, seconds=300, environment=environment)
+        if not _is_whole(path, name, version, kernel):
+            raise Failed(f"dkms mktarball: {path} has not the modules of {TREE}; is the disk full?")
         kept[file] = digest(path)
     return kept
+
+
+@contextlib.contextmanager
+def _scratch() -> "Iterator[dict[str, str]]":
+    """Yield the environment of a dkms with its own empty folder of temporary files, which is then removed."""
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+    os.makedirs(SCRATCH, 0o700)
+    try:
+        yield {**ENVIRONMENT, "TMPDIR": SCRATCH}
+    finally:
+        shutil.rmtree(SCRATCH, ignore_errors=True)
+
+
+def _is_whole(archive: str, name: str, version: str, kernel: str) -> bool:
+    """Return whether an archive has the same modules as DKMS's tree, in which each architecture has a folder."""
+    folder = glob.escape(f"{TREE}/{name}/{version}/{kernel}")
+    built = {os.path.basename(path): digest(path) for path in glob.glob(f"{folder}/*/module/*")}
+    return bool(built) and built == _archived(archive, kernel)
+
+
+def _archived(path: str, kernel: str) -> "dict[str, str]":
+    """Return file → SHA-256 of the modules for a kernel in an archive; {} if it cannot be read to its end."""
+    wanted = re.compile(rf"(?:\./)?dkms_main_tree/{re.escape(kernel)}/[^/]+/module/([^/]+)\Z")
+    found = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = wanted.match(member.name)
+                content = archive.extractfile(member) if name else None
+                if name and content:
+                    found[name.group(1)] = _digest_of(content)
+    except (OSError, EOFError, tarfile.TarError, zlib.error):
+        return {}
+    return found
+
+
+def _digest_of(content: "IO[bytes]") -> str:
+    """Return the SHA-256 of a file of an archive."""
+    said = hashlib.sha256()
+    for piece in iter(lambda: content.read(1 << 20), b""):
+        said.update(piece)
+    return said.hexdigest()
 
 
 @contextlib.contextmanager
@@ -97,8 +150,12 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
             continue
         if _kept(sums, name, version, kernel):
             archive = os.path.join(POOL, _file_name(name, version, kernel))
-            # Its last step, adding the module to DKMS, fails if the module has already been added.
-            run_anyway("dkms", "ldtarball", "--force", "--archive", archive, seconds=300)
+            with _scratch() as environment:
+                # Its last step, adding the module to DKMS, fails if the module has already been added.
+                load = ("dkms", "ldtarball", "--force", "--archive", archive)
+                run_anyway(*load, seconds=300, environment=environment)
+            if not _is_whole(archive, name, version, kernel):
+                run("dkms", "build", "--force", *_one(name, version, kernel), seconds=MODULE_S)
         run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S)
 
 
