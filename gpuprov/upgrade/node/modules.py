@@ -1,7 +1,7 @@
 """Modules that DKMS built on a node: archived before an upgrade, and restored without a compiler.
 
-The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages. dkms copies
-their content through its folder of temporary files and ignores errors of that, such as a full disk.
+The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages. dkms uses a
+folder of temporary files, also for its status, and ignores errors there, such as a full disk.
 """
 
 import contextlib
@@ -42,7 +42,8 @@ def modules() -> "list[list[str]]":
     if not find_program("dkms"):
         return []
     rows = []
-    for line in run("dkms", "status", seconds=60).splitlines():
+    said = run("dkms", "status", seconds=60, environment={**ENVIRONMENT, "TMPDIR": "/run"})
+    for line in said.splitlines():
         about, _, state = line.rpartition(": ")
         parts = about.split(", ")
         if state.strip().startswith("installed") and len(parts) == 3 and "/" in parts[0]:
@@ -81,7 +82,7 @@ def _scratch() -> "Iterator[dict[str, str]]":
 
 
 def _is_whole(archive: str, name: str, version: str, kernel: str) -> bool:
-    """Return whether an archive has the same modules as DKMS's tree, in which each architecture has a folder."""
+    """Return whether an archive has the modules of DKMS's tree, in which each architecture has a folder."""
     folder = glob.escape(f"{TREE}/{name}/{version}/{kernel}")
     built = {os.path.basename(path): digest(path) for path in glob.glob(f"{folder}/*/module/*")}
     return bool(built) and built == _archived(archive, kernel)

@@ -18,7 +18,8 @@ INITRAMFS = (
     "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
     "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
 )
-DKMS = "dkms status -k %s"
+DKMS = "TMPDIR=/run dkms status -k %s"
+"""Users can fill /tmp, with which it prints nothing, as without modules."""
 FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 BLACKLISTS_MAX = 16

@@ -143,7 +143,9 @@ def dkms_installed() -> set[str]:
     """Return the kernels for which DKMS has installed a module of the driver."""
     # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed; before DKMS 3 a comma instead of the slash
     line = re.compile(r"nvidia[\w-]*(?:/|, )[\d.]+, ([^,]+), \S+: installed")
-    return {found.group(1) for found in map(line.match, output("dkms", "status").splitlines()) if found}
+    # It needs a folder of temporary files that has room, and prints nothing without: users can fill /tmp.
+    said = output("env", "TMPDIR=/run", "dkms", "status")
+    return {found.group(1) for found in map(line.match, said.splitlines()) if found}
 
 
 def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[str]:
