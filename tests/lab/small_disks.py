@@ -8,6 +8,11 @@ from gpuprov_lab import Node, engine
 from gpuprov_lab.host import execute, locked
 
 STATE = "var/lib/gpuprov"
+FULL = """
+mount -t tmpfs -o size=1m,mode=1777 full {folder}
+setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'cat /dev/zero >{folder}/full || true' 2>/dev/null
+"""
+"""Commands by which a user has no room left in a folder."""
 
 
 def move_to_small_disks(node: Node, root_mib: int, state_mib: int = 0) -> None:

@@ -21,6 +21,7 @@ from gpuprov.model.lock import read_lock
 from gpuprov_lab import Lab, Node
 from tests import ROOT
 from tests.lab.command_line import gpuprov
+from tests.lab.small_disks import FULL
 from tests.lab.stub_compiler import play_compiler
 
 
@@ -93,6 +94,18 @@ def test_everything_comes_back_after_a_reboot(chain: Chain) -> None:
     chain.node.reboot()
     chain.node.run("systemctl is-system-running --wait", check=False)
     assert failed_checks(chain) == set()
+
+
+def test_full_temporary_folders_change_no_verdict(chain: Chain) -> None:
+    for folder in ("/tmp", "/var/tmp"):
+        chain.node.run(FULL.format(folder=folder))
+    try:
+        assert failed_checks(chain) == set()
+        chain.gpuprov("drift")
+        assert "nothing to do" in chain.gpuprov("apply", "--yes").stderr
+    finally:
+        for folder in ("/tmp", "/var/tmp"):
+            chain.node.run(f"umount {folder}")
 
 
 @pytest.mark.slow

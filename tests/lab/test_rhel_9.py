@@ -15,6 +15,7 @@ from gpuprov_lab import Lab
 from gpuprov_lab.mirror import nvidia
 from gpuprov_lab.mirror.serve import served
 from tests.lab.mirror_node import RockyNode, rocky
+from tests.lab.small_disks import FULL
 
 pytestmark = pytest.mark.slow
 STACK = {"driver": "580.126.16", "cuda": "13.0", "cudnn": "9.15", "nccl": "auto"}
@@ -61,6 +62,17 @@ def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(node: Roc
     node.node.reboot()
     assert node.drift() == {}
     assert node.failed() == node.failed(*LOADING) == {}
+
+
+def test_full_temporary_folders_change_no_verdict(node: RockyNode) -> None:
+    for folder in ("/tmp", "/var/tmp"):
+        node.node.run(FULL.format(folder=folder))
+    try:
+        assert node.drift() == {}
+        assert node.failed() == {}
+    finally:
+        for folder in ("/tmp", "/var/tmp"):
+            node.node.run(f"umount {folder}")
 
 
 def test_a_package_that_was_upgraded_by_hand_goes_back(node: RockyNode) -> None:

@@ -1,9 +1,7 @@
 """Preparation of an upgrade: download of packages, a trial build, and copies of what a rollback needs."""
 
-import contextlib
 import os
 import re
-import shutil
 
 from gpuprov_node import has_dpkg
 from gpuprov_replace import replace
@@ -15,7 +13,6 @@ from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, apt, file_name,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
     from gpuprov_node import Changes
@@ -112,7 +109,7 @@ def _build_ahead(versions: "dict[str, str]", kernels: "list[str]", shares: bool)
         return shared
     if shares:
         _have_compiler(kernels)
-    with _emptied(os.path.join(HOME, "ahead")) as folder:
+    with packages.emptied(os.path.join(HOME, "ahead")) as folder:
         for name, version in versions.items():
             _unpack(name, version, folder)
         for source in names_in(os.path.join(folder, "usr/src")):
@@ -160,17 +157,6 @@ def _fetched(target: str, names: "list[str]", folder: str) -> str:
     if found is None:
         raise Failed("apt-get has downloaded {}, but not as {}".format(target, " or ".join(names)))
     return found
-
-
-@contextlib.contextmanager
-def _emptied(folder: str) -> "Iterator[str]":
-    """Create an empty folder, in place of one that an interrupted run left, and remove it at the end."""
-    shutil.rmtree(folder, ignore_errors=True)
-    os.mkdir(folder, 0o700)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _have_compiler(kernels: "list[str]") -> None:

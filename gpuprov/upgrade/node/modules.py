@@ -9,13 +9,12 @@ import glob
 import hashlib
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 import zlib
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, find_program, run, run_anyway
-from gpuprov.upgrade.node.packages import HOME, POOL, digest, kept_sums
+from gpuprov.upgrade.node.packages import HOME, POOL, digest, emptied, kept_sums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,12 +72,8 @@ def keep() -> "dict[str, str]":
 @contextlib.contextmanager
 def _scratch() -> "Iterator[dict[str, str]]":
     """Yield the environment of a dkms with its own empty folder of temporary files, which is then removed."""
-    shutil.rmtree(SCRATCH, ignore_errors=True)
-    os.makedirs(SCRATCH, 0o700)
-    try:
+    with emptied(SCRATCH):
         yield {**ENVIRONMENT, "TMPDIR": SCRATCH}
-    finally:
-        shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 def _is_whole(archive: str, name: str, version: str, kernel: str) -> bool:

@@ -1,9 +1,11 @@
 """Packages of a node: the installed ones, and package files for a rollback."""
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 
 import gpuprov_dnf
@@ -17,7 +19,7 @@ from gpuprov.upgrade.node import rpms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from typing import Any
 
     from gpuprov_node import Changes
@@ -209,6 +211,17 @@ def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
         if len(fields) == 3:
             found[fields["Package"], fields["Version"]] = fields["SHA256"]
     return found
+
+
+@contextlib.contextmanager
+def emptied(folder: str) -> "Iterator[str]":
+    """Create an empty folder, in place of one that an interrupted run left, and remove it at the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.mkdir(folder, 0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def digest(path: str) -> str:
