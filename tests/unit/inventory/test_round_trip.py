@@ -12,6 +12,7 @@ from gpuprov.inventory.imports import ImportHints
 from gpuprov.inventory.imports.ansible import fleet_of
 from gpuprov.model.documents import render_plain
 from gpuprov.model.fleet import Fleet, parse_fleet
+from gpuprov.untrusted.parsing import LARGEST_NUMBER
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9.-]{0,6}[A-Za-z0-9]", fullmatch=True)
 GROUPS = st.one_of(
@@ -21,7 +22,7 @@ KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-LARGEST_NUMBER, LARGEST_NUMBER)
     | st.text(st.characters(codec="ascii", exclude_categories=["C"])),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
     max_leaves=4,
