@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results import refuse_variables
 
 
 class ActionModule(ActionBase):
@@ -19,7 +20,11 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return as `complaint` why the node is not leased to this run.
 
-        Empty if it is. The task does not fail.
+        Empty if it is. The task does not fail for a node that is not leased.
+
+        Raises:
+            AnsibleActionFail: the node's facts set variables of roles.
         """
+        refuse_variables(task_vars)
         result: dict[str, Any] = super().run(tmp, task_vars)
         return {**result, "complaint": complaint(str((task_vars or {}).get("inventory_hostname", "")))}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.facts import refuse_variables
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results import refuse_variables
 
 ARGUMENTS = {
     "objections": {

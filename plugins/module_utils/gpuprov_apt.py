@@ -16,7 +16,7 @@ import time
 import gpuprov_debconf as debconf
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import foreign_removals, require_words, run
+from gpuprov_node import TEMPORARY, foreign_removals, require_words, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def call(*command: str) -> None:
     Raises:
         Failed: its exit status is not 0; the text has the errors and warnings that it printed.
     """
-    with tempfile.TemporaryFile() as errors:
+    # Not a pipe, which a daemon that a script starts would keep open. Without room scripts of packages fail.
+    with tempfile.TemporaryFile(dir=TEMPORARY) as errors:
         status = subprocess.call(command, stdin=subprocess.DEVNULL, stderr=errors)
         errors.seek(0)
         said = errors.read().decode(errors="replace")

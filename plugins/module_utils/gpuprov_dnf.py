@@ -22,6 +22,7 @@ from gpuprov_locks import BLOCKS, DATABASES, RPM, blocker, conflict_of, name_of
 from gpuprov_node import (
     RPM_KEY,
     SEVERAL,
+    TEMPORARY,
     Package,
     database,
     foreign_removals,
@@ -533,7 +534,7 @@ def _simulated(command: Command, seconds: int, *options: str) -> str:
 @contextlib.contextmanager
 def _shell(command: Command) -> "Iterator[Sequence[str]]":
     """Yield the arguments of dnf that run a transaction in its shell."""
-    with tempfile.NamedTemporaryFile("w", suffix=".dnf") as script:
+    with tempfile.NamedTemporaryFile("w", suffix=".dnf", dir=TEMPORARY) as script:
         script.write("".join(f"{line}\n" for line in command.lines))
         script.flush()
         yield [*command.options, "shell", script.name]

@@ -14,8 +14,8 @@ from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import node_program
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.facts import refuse_variables
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results import refuse_variables
 
 # Ansible imports an action in its main process, and forks a process for each task and node.
 node_program.preload()

@@ -178,9 +178,9 @@ def test_a_node_sets_no_key_of_a_result_but_those_of_the_module(
 NODE = """#!/usr/bin/python3
 import json
 facts = {"distribution": "Debian", "nvidia_driver_builds": [{"archive": "/etc/shadow"}]}
-print(json.dumps({"ansible_facts": facts}))
+print(json.dumps({"ansible_facts": facts, "ansible_stats": 5}))
 """
-"""Module of a node whose result sets a variable of a role."""
+"""Module of a node whose result sets a variable of a role, and has a key that Ansible reads for all nodes."""
 
 
 @pytest.mark.parametrize("injected", ["0", "1"])
@@ -208,6 +208,7 @@ def test_facts_of_a_node_set_no_variable_of_a_role(tmp_path: Path, injected: str
         "ansible-playbook", "play.yml", folder=tmp_path, ANSIBLE_INJECT_FACT_VARS=injected,
         ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
     )  # fmt: skip
+    assert (tmp_path / "said").exists(), "the play has reached its end"
     for message in json.loads((tmp_path / "said").read_text()):
         assert message.startswith(
             "facts of the node set variables of roles: nvidia_driver_builds; expected none"
@@ -402,3 +403,29 @@ def test_a_script_on_the_controller_is_not_run_on_a_node_of_its_name(tmp_path: P
         ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
     )  # fmt: skip
     assert done.stdout.count('"msg": true') == 2, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        ("docker_version", True),
+        ("__docker_look", True),
+        ("gpuprov_roles", True),
+        ("sftp_executable", True),
+        ("control_path", True),
+        ("distribution", False),
+        ("packages", False),
+        ("python", False),
+    ],
+)
+def test_facts_are_refused_by_their_names(
+    name: str, refused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(link_collection(tmp_path / "linked")))
+    results = importlib.import_module("ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results")
+    facts = {"ansible_facts": {name: "x"}}
+    if refused:
+        with pytest.raises(results.AnsibleActionFail, match=f"roles: {name}; expected none"):
+            results.refuse_variables(facts)
+    else:
+        results.refuse_variables(facts)

@@ -10,7 +10,7 @@ import gpuprov_apt as apt
 import gpuprov_dnf as dnf
 import pytest
 from gpuprov_failures import Failed
-from gpuprov_node import Package
+from gpuprov_node import TEMPORARY, Package
 
 from tests.unit.roles.scripts import script
 
@@ -502,3 +502,12 @@ def test_every_line_of_dpkg_about_a_missing_dependency_is_in_its_words() -> None
     said = f"{problems}\n a depends on b; however:\n  b is not there.\n"
     assert apt.errors_of(said) == f"{problems} a depends on b; however: b is not there."
     assert apt.errors_of("Error! Bad return status\nok\n") == "Error! Bad return status"
+
+
+@pytest.mark.skipif(TEMPORARY is None, reason="only root has a folder that users cannot fill")
+def test_messages_of_packages_are_kept_where_users_cannot_fill_the_disk(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """dpkg and scripts of packages fail when their standard error has no room."""
+    apt.call("readlink", "/proc/self/fd/2")
+    assert capfd.readouterr().out.startswith(f"{TEMPORARY}/")
