@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results import refuse_variables
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import results  # noqa: F401 - for its effect
 
 ARGUMENTS = {
     "objections": {
@@ -27,12 +27,7 @@ class ActionModule(ActionBase):
     _requires_connection = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Fail with the messages of all objections that hold, joined by `Also:`; succeed if none holds.
-
-        Raises:
-            AnsibleActionFail: the node's facts set variables of roles.
-        """
-        refuse_variables(task_vars)
+        """Fail with the messages of all objections that hold, joined by `Also:`; succeed if none holds."""
         _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
         result: dict[str, Any] = super().run(tmp, task_vars)
         objections = [each["says"].strip() for each in arguments["objections"] if boolean(each["holds"])]

@@ -13,9 +13,11 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import node_program
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import (
+    node_program,
+    results,  # noqa: F401 - for its effect
+)
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.results import refuse_variables
 
 # Ansible imports an action in its main process, and forks a process for each task and node.
 node_program.preload()
@@ -80,10 +82,8 @@ class OnNode(ActionBase):
             stdin: its standard input.
 
         Raises:
-            AnsibleActionFail: the node is no longer leased to this run, its facts set variables of roles, or
-                the output is too large.
+            AnsibleActionFail: the node is no longer leased to this run, or the output is too large.
         """
-        refuse_variables(task_vars)
         if reason := complaint(str(task_vars.get("inventory_hostname", ""))):
             raise AnsibleActionFail(reason)
         words = f"{self._compute_environment_string()} {shlex.join(argv)}".strip()
