@@ -1,6 +1,6 @@
 # GNU General Public License v3.0 or later (see LICENSE)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the results of Ansible's own modules may set: no variable of a role, and nothing for other nodes.
+"""Limits of the results of Ansible's modules: they set no variable of a role, and nothing for other nodes.
 
 The result of any module can have facts. Unless `inject_facts_as_vars` is off they are variables, and precede
 those of the inventory and of a role's defaults: a node could set any, such as a path on the controller.
@@ -38,7 +38,7 @@ def without_variables(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return chosen
 
 
-# Each module has the function by its own name. The executor of ansible-core before 2.21 calls it for the
+# Each of these modules imports the function. The executor of ansible-core before 2.21 calls it for the
 # further items of a loop, later releases the manager's.
 for module in (clean, manager, *[task_executor] * hasattr(task_executor, "clean_facts")):
     module.clean_facts = without_variables(module.clean_facts)
