@@ -19,11 +19,11 @@ from typing import NoReturn
 from gpuprov.errors import InvalidInput
 
 MEMORY = 4 << 30
-"""Maximum memory in bytes that such work takes, also each program that it starts. A lock from all packages of
-Debian 12 takes less than a tenth of it.
+"""Maximum memory in bytes that such work takes, also each program that it starts (our choice, as for pip and
+Ansible at an import).
 """
 PROCESSOR_S = 600.0
-"""Maximum processor time in seconds. A lock from all packages of Debian 12 takes less than a minute."""
+"""Maximum processor time in seconds (our choice)."""
 GRACE_S = 30.0
 """Further processor time in seconds, after which the kernel ends the process."""
 _STATM = Path("/proc/self/statm")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8"}
 TEMPORARY = "/run" if os.access("/run", os.W_OK) else None
-"""Folder of temporary files in which users cannot take all room; Python's default where root does not run."""
+"""Folder of temporary files that is not one of users; Python's default where root does not run."""
 MISSING, TIMED_OUT = 127, 124
 """Exit statuses of a program that does not exist, and of one that exceeded its time limit."""
 

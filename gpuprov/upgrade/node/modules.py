@@ -6,7 +6,6 @@ folder of temporary files, also for its status, and ignores errors there, such a
 
 import contextlib
 import glob
-import hashlib
 import os
 import re
 import tarfile
@@ -14,12 +13,11 @@ import tempfile
 import zlib
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, find_program, run, run_anyway
-from gpuprov.upgrade.node.packages import HOME, POOL, digest, emptied, kept_sums
+from gpuprov.upgrade.node.packages import HOME, POOL, digest, digest_of, emptied, kept_sums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import IO
 
 MODULE_S = 1800.0
 """Time limit in seconds: without an archive DKMS has to build again, also on slow machines."""
@@ -93,18 +91,10 @@ def _archived(path: str, kernel: str) -> "dict[str, str]":
                 name = wanted.match(member.name)
                 content = archive.extractfile(member) if name else None
                 if name and content:
-                    found[name.group(1)] = _digest_of(content)
+                    found[name.group(1)] = digest_of(content)
     except (OSError, EOFError, tarfile.TarError, zlib.error):
         return {}
     return found
-
-
-def _digest_of(content: "IO[bytes]") -> str:
-    """Return the SHA-256 of a file of an archive."""
-    said = hashlib.sha256()
-    for piece in iter(lambda: content.read(1 << 20), b""):
-        said.update(piece)
-    return said.hexdigest()
 
 
 @contextlib.contextmanager

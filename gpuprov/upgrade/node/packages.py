@@ -20,7 +20,7 @@ from gpuprov.upgrade.node import rpms
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from typing import Any
+    from typing import IO, Any
 
     from gpuprov_node import Changes
 
@@ -226,10 +226,15 @@ def emptied(folder: str) -> "Iterator[str]":
 
 def digest(path: str) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
-    sum_ = hashlib.sha256()
     with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            sum_.update(chunk)
+        return digest_of(file)
+
+
+def digest_of(file: "IO[bytes]") -> str:
+    """Return the SHA-256 of the content of an open file in hexadecimal."""
+    sum_ = hashlib.sha256()
+    for chunk in iter(lambda: file.read(1 << 20), b""):
+        sum_.update(chunk)
     return sum_.hexdigest()
 
 
