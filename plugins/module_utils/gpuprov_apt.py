@@ -10,13 +10,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 
 import gpuprov_debconf as debconf
 import gpuprov_initramfs as initramfs
 from gpuprov_failures import Cause, Failed, explained
-from gpuprov_node import TEMPORARY, foreign_removals, require_words, run
+from gpuprov_node import foreign_removals, require_words, run
+from gpuprov_own_tmp import with_own_tmp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,14 +121,15 @@ def set_environment() -> None:
 
 
 def call(*command: str) -> None:
-    """Run a command without input; its standard error is copied to this process's own.
+    """Run a command without input and with own temporary folders; its standard error is copied to this
+    process's own.
 
     Raises:
         Failed: its exit status is not 0; the text has the errors and warnings that it printed.
     """
-    # Not a pipe, which a daemon that a script starts would keep open. Without room scripts of packages fail.
-    with tempfile.TemporaryFile(dir=TEMPORARY) as errors:
-        status = subprocess.call(command, stdin=subprocess.DEVNULL, stderr=errors)
+    # Not a pipe, which a daemon that a script starts would keep open. In a full folder scripts would fail.
+    with open(os.memfd_create("errors"), "w+b") as errors:
+        status = subprocess.call(command, stdin=subprocess.DEVNULL, stderr=errors, **with_own_tmp())
         errors.seek(0)
         said = errors.read().decode(errors="replace")
     sys.stderr.write(said)
@@ -370,7 +371,12 @@ def simulated(command: "Sequence[str]") -> str:
     """
     words = ["apt-get", "--quiet", "--simulate", "--option=Debug::NoLocking=true", *command]
     done = subprocess.run(  # noqa: UP022 - Python 3.6
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+        **with_own_tmp(),
     )
     said = done.stderr.decode(errors="replace")
     if done.returncode:

@@ -13,6 +13,7 @@ import os
 import re
 import tempfile
 
+from gpuprov_node import TEMPORARY
 from gpuprov_replace import replace
 
 TYPE_CHECKING = False
@@ -43,9 +44,11 @@ def closed() -> "Iterator[None]":
         yield
         return
     before = os.environ.get(VARIABLE)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", errors="surrogateescape") as settings:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", errors="surrogateescape", dir=TEMPORARY
+    ) as settings:
         settings.write(re.sub(r"(?mi)^Mode:.*", "Mode: 600", text))
-        settings.flush()  # fails in a /tmp that a user has filled: the files are not closed then
+        settings.flush()  # fails without room: the files are not closed then
         modes = _close(re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text))
         os.environ[VARIABLE] = settings.name
         try:

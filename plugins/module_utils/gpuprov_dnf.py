@@ -444,7 +444,7 @@ def undouble() -> None:
     for name, versions in doubled().items():
         for version in versions[:-1]:
             one = "{}-{}.{}".format(name.rpartition(".")[0], version, name.rpartition(".")[2])
-            status = run("rpm", "--erase", "--nodeps", one, seconds=1800)[0]
+            status = run("rpm", "--erase", "--nodeps", one, seconds=1800, own_tmp=True)[0]
             if status:
                 raise Failed(f"rpm --erase --nodeps {one} exited with {status}")
 

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Starts of dnf 4 for `gpuprov_dnf`: with a time limit, or with an answer to its question.
 
+It has temporary folders of its own.
+
 Runs on nodes: Python 3.6 to 3.14 and its standard library.
 """
 
@@ -15,6 +17,7 @@ import threading
 from gpuprov_failures import Failed
 from gpuprov_locks import RUN_DNF, remove_kept_locks
 from gpuprov_node import TIMED_OUT
+from gpuprov_own_tmp import with_own_tmp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ def start(seconds: int, *words: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         check=False,
+        **with_own_tmp(),
     )
     said, errors = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
     return _succeeded(done.returncode, said, errors, seconds)
@@ -82,6 +86,7 @@ def confirm(judge: "Callable[[str], object]", seconds: int, *words: str) -> None
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
+        **with_own_tmp(),
     ) as process:
         errors = _Reader(process.stderr)
         limit = threading.Timer(seconds, process.kill)

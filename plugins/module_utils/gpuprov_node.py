@@ -10,6 +10,7 @@ from typing import NamedTuple
 import gpuprov_versionlock as versionlock
 from gpuprov_failures import Failed
 from gpuprov_locks import BLOCKS, blocker, name_of
+from gpuprov_own_tmp import with_own_tmp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = {**os.environ, "LC_ALL": "C.UTF-8"}
 TEMPORARY = "/run" if os.access("/run", os.W_OK) else None
-"""Folder of temporary files that is not one of users; Python's default where root does not run."""
+"""Folder of files for programs with own temporary folders; Python's default where root does not run."""
 MISSING, TIMED_OUT = 127, 124
 """Exit statuses of a program that does not exist, and of one that exceeded its time limit."""
 
@@ -73,20 +74,21 @@ def require_names(names: "Iterable[str]") -> None:
             raise Failed(f"{name!r} is no name of a package")
 
 
-def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
+def run(*argv: str, seconds: float = 60, own_tmp: bool = False) -> "tuple[int, str]":
     """Return exit status and standard output of a program, without its standard error.
 
     The status is 127 if it does not exist, and 124 if it exceeded the limit; then there is no output.
 
     Args:
         seconds: the time limit.
+        own_tmp: whether it has temporary folders of its own, see `with_own_tmp`.
     """
     try:
         done = subprocess.run(
             argv,
             check=False,
             timeout=seconds,
-            env=ENVIRONMENT,
+            **(with_own_tmp(ENVIRONMENT) if own_tmp else {"env": ENVIRONMENT}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -98,13 +100,13 @@ def run(*argv: str, seconds: float = 60) -> "tuple[int, str]":
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def output(*argv: str, seconds: float = 60) -> str:
-    """Return a program's standard output at any exit status; empty if it is missing.
+def output(*argv: str, seconds: float = 60, **more: bool) -> str:
+    """Return a program's standard output at any exit status; empty if it is missing; arguments as of `run`.
 
     Raises:
         Failed: it exceeded the time limit: its answer is then not known, which is something else than none.
     """
-    status, said = run(*argv, seconds=seconds)
+    status, said = run(*argv, seconds=seconds, **more)
     if status == TIMED_OUT:
         raise Failed(f"`{' '.join(argv)[:80]}` gave no answer in {seconds:g} s", status)
     return said

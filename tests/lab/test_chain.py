@@ -96,13 +96,19 @@ def test_everything_comes_back_after_a_reboot(chain: Chain) -> None:
     assert failed_checks(chain) == set()
 
 
-def test_full_temporary_folders_change_no_verdict(chain: Chain) -> None:
+def test_full_temporary_folders_change_no_verdict_and_prevent_no_change(chain: Chain) -> None:
+    image = f"/boot/initrd.img-{chain.node.kernel}"
+    whole = chain.node.run(f"lsinitramfs {image} | sort").stdout
     for folder in ("/tmp", "/var/tmp"):
         chain.node.run(FULL.format(folder=folder))
     try:
         assert failed_checks(chain) == set()
         chain.gpuprov("drift")
         assert "nothing to do" in chain.gpuprov("apply", "--yes").stderr
+        chain.node.run("rm /etc/modprobe.d/gpuprov-nouveau.conf; dpkg --purge --force-depends nvidia-smi")
+        chain.gpuprov("apply", "--yes")
+        assert failed_checks(chain) == set()
+        assert chain.node.run(f"lsinitramfs {image} | sort").stdout == whole
     finally:
         for folder in ("/tmp", "/var/tmp"):
             chain.node.run(f"umount {folder}")

@@ -64,11 +64,15 @@ def test_a_fresh_node_gets_everything_and_a_second_run_changes_nothing(node: Roc
     assert node.failed() == node.failed(*LOADING) == {}
 
 
-def test_full_temporary_folders_change_no_verdict(node: RockyNode) -> None:
+def test_full_temporary_folders_change_no_verdict_and_prevent_no_change(node: RockyNode) -> None:
     for folder in ("/tmp", "/var/tmp"):
         node.node.run(FULL.format(folder=folder))
     try:
         assert node.drift() == {}
+        assert node.failed() == {}
+        node.node.run("rpm --erase --nodeps libnccl-devel")
+        outcome, _ = node.apply()
+        assert outcome.ok, outcome.failed
         assert node.failed() == {}
     finally:
         for folder in ("/tmp", "/var/tmp"):

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import gpuprov_own_tmp
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -29,3 +30,11 @@ def own_state(shared_state: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = Path(tempfile.mkdtemp(dir=shared_state))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_tmp() -> Iterator[None]:
+    """Keep /tmp for programs that are to have one of their own: the files of tests are there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gpuprov_own_tmp, "LIBC", None)
+        yield

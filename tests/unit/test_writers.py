@@ -45,6 +45,7 @@ ALLOWED = {
     "gpuprov/upgrade/node/rpms.py": "packages whose checksums rpmkeys compares before they are used",
     "gpuprov/verify/event_log.py": LOG,
     "plugins/callback/gpuprov_jsonl.py": LOG,
+    "plugins/module_utils/gpuprov_apt.py": "messages, in memory",
     "plugins/module_utils/gpuprov_debconf.py": TEMPORARY,
     "plugins/module_utils/gpuprov_dnf.py": "a new file, made exclusively and removed afterwards",
     "plugins/module_utils/gpuprov_files.py": "a content to validate; a whole backup that is renamed back",

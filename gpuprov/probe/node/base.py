@@ -274,28 +274,27 @@ def systemd_lines() -> "Iterator[Place]":
         yield from lines_of(path)
 
 
-def run(*argv: str, seconds: float = 10.0, environment: "dict[str, str]" = ENVIRONMENT) -> str:
+def run(*argv: str, seconds: float = 10.0, **more: "Any") -> str:
     """Return the standard output of a command that succeeded; after `seconds` it is killed with its children.
 
     Raises:
         Failed: it is not installed, failed, or did not end in time.
     """
-    code, out, err = run_anyway(*argv, seconds=seconds, environment=environment)
+    code, out, err = run_anyway(*argv, seconds=seconds, **more)
     if code != 0:
         said = (err.strip() or out.strip() or "no output").splitlines()[-1]
         raise Failed(f"{argv[0]} exited with {code}: {said[:300]}")
     return out
 
 
-def run_anyway(
-    *argv: str, seconds: float = 10.0, environment: "dict[str, str]" = ENVIRONMENT
-) -> "tuple[int, str, str]":
+def run_anyway(*argv: str, seconds: float = 10.0, **more: "Any") -> "tuple[int, str, str]":
     """Return exit code, standard output and standard error of a command, also if it failed.
 
     It runs without input, with messages in English, and is killed with its children after `seconds`.
 
     Args:
-        environment: all its variables. Secrets may be in them, and not in `argv`, which all users can read.
+        more: further arguments of `subprocess.Popen`, such as `env` with all its variables. Secrets may be in
+            them, and not in `argv`, which all users can read.
 
     Raises:
         Failed: it is not installed, did not end in time, or printed more than `OUTPUT_LIMIT`.
@@ -308,9 +307,9 @@ def run_anyway(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment,
         cwd="/",
         start_new_session=True,
+        **{"env": ENVIRONMENT, **more},
     )
     CHILDREN.add(child)
     deadline = time.monotonic() + seconds

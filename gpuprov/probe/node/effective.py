@@ -134,7 +134,7 @@ def _read_shells(wanted: "re.Pattern[str]") -> "tuple[dict[str, Any], list[Any]]
     stated = {name: value for name, (value, _) in begun.items() if NAME.match(name) and "\0" not in value}
     values = {"PATH": ENVIRONMENT["PATH"], **who, **stated}
     words = ("bash", "--login", "--noprofile", "-c", SHELLS)
-    _, out, traces = run_anyway(*words, seconds=10, environment=values)
+    _, out, traces = run_anyway(*words, seconds=10, env=values)
     result, traced = out.split(MARK + "\n"), traces.split(MARK + "\n")
     if len(result) != 7 or len(traced) != 4:
         raise Failed("a shell of root's ends before it has read its files")

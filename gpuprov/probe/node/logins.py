@@ -147,7 +147,7 @@ def of_unprivileged(given: "dict[str, str]") -> "dict[str, str] | None":
     become = ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups")
     who = {"HOME": account.pw_dir, "USER": UNPRIVILEGED, "LOGNAME": UNPRIVILEGED}
     shell = ("bash", "--login", "-c", f"printf '{MARK}\\0'; env -0")
-    out = run_anyway(*become, *shell, seconds=5, environment={**given, **who})[1]
+    out = run_anyway(*become, *shell, seconds=5, env={**given, **who})[1]
     pairs = (each.partition("=") for each in out.partition(MARK + "\0")[2].split("\0"))
     return {name: value for name, equals, value in pairs if equals}
 

@@ -9,7 +9,7 @@ from gpuprov_replace import replace
 from gpuprov.apply.node import built
 from gpuprov.probe.node.base import Failed, names_in, read_or_none, run, run_anyway
 from gpuprov.upgrade.node import modules, packages, rpms
-from gpuprov.upgrade.node.packages import APT_S, ARCHIVES, HOME, apt, file_name, installed, write
+from gpuprov.upgrade.node.packages import APART, APT_S, ARCHIVES, HOME, apt, file_name, installed, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _build(folder: str, source: str, kernel: str) -> str:
     trees = ("--sourcetree", os.path.join(folder, "usr/src"), "--dkmstree", os.path.join(folder, "dkms"))
     os.makedirs(trees[-1], exist_ok=True)
     words = ("-m", module, "-v", version, "-k", kernel, *trees)
-    code, out, err = run_anyway("nice", "dkms", "build", *words, seconds=APT_S)
+    code, out, err = run_anyway("nice", "dkms", "build", *words, seconds=APT_S, **APART)
     if code != 0:
         log = read_or_none(os.path.join(trees[-1], module, version, "build/make.log")) or err or out
         lines = [line for line in log.splitlines() if re.search(r"(?i)error|cannot|no such", line)]

@@ -16,6 +16,7 @@ from gpuprov.probe.node.system import lock_holder
 from gpuprov.upgrade.node import files, modules, rpms
 from gpuprov.upgrade.node.modules import MODULE_S
 from gpuprov.upgrade.node.packages import (
+    APART,
     HOME,
     POOL,
     apt,
@@ -112,7 +113,8 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     _wait_for_packages()
     with modules.builds_prevented(known["modules"]):
         if has_dpkg():
-            run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S)  # failed ones are replaced below
+            # Those that fail are replaced below.
+            run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S, **APART)
         else:
             rpms.complete()  # before the packages are compared with the record
         changed = files.put_back(known["files"], managed["files"], managed["excepted"])
@@ -127,7 +129,7 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     if any(path.startswith(("/etc/modprobe.d/", "/etc/dracut.conf.d/")) for path in changed):
         _make_images()
     if any(path.startswith("/etc/default/grub.d/") for path in changed) and os.path.exists(GRUB_CONFIG):
-        run("update-grub", seconds=MODULE_S)  # the module may be in another kernel now
+        run("update-grub", seconds=MODULE_S, **APART)  # the module may be in another kernel now
     if os.access(ENTRY_HOOK, os.X_OK):
         run(ENTRY_HOOK, "choose", seconds=MODULE_S)
     return {"packages": moved, "files": changed, "units": switched}
@@ -142,7 +144,7 @@ def _make_images() -> None:
     for kernel in names_in("/lib/modules"):
         image = initramfs.image_of(kernel)
         if image is not None:
-            run(*initramfs.making(kernel, image), seconds=MODULE_S)
+            run(*initramfs.making(kernel, image), seconds=MODULE_S, **APART)
 
 
 def _moved_since(known: "Record") -> "set[str]":

@@ -1,7 +1,7 @@
 """Modules that DKMS built on a node: archived before an upgrade, and restored without a compiler.
 
-The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages. dkms uses a
-folder of temporary files, also for its status, and ignores errors there, such as a full disk.
+The archives are dkms(8)'s binary tarballs, kept and checked like the files of replaced packages. dkms ignores
+errors in its folder of temporary files, which is its own here, and on a full disk.
 """
 
 import contextlib
@@ -12,8 +12,8 @@ import tarfile
 import tempfile
 import zlib
 
-from gpuprov.probe.node.base import ENVIRONMENT, Failed, find_program, run, run_anyway
-from gpuprov.upgrade.node.packages import HOME, POOL, digest, digest_of, emptied, kept_sums
+from gpuprov.probe.node.base import Failed, find_program, run, run_anyway
+from gpuprov.upgrade.node.packages import APART, POOL, digest, digest_of, kept_sums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ UNBUILT = "/etc/dkms/no-autoinstall"
 MARK = "/run/gpuprov-"
 """Start of the targets of gpuprov's links there; also of the role nvidia_driver's."""
 TREE = "/var/lib/dkms"
-SCRATCH = HOME + "/scratch"
-"""Folder of dkms's temporary files, in place of one that users can fill."""
 
 
 def modules() -> "list[list[str]]":
@@ -39,8 +37,7 @@ def modules() -> "list[list[str]]":
     if not find_program("dkms"):
         return []
     rows = []
-    said = run("dkms", "status", seconds=60, environment={**ENVIRONMENT, "TMPDIR": "/run"})
-    for line in said.splitlines():
+    for line in run("dkms", "status", seconds=60, **APART).splitlines():
         about, _, state = line.rpartition(": ")
         parts = about.split(", ")
         if state.strip().startswith("installed") and len(parts) == 3 and "/" in parts[0]:
@@ -59,19 +56,11 @@ def keep() -> "dict[str, str]":
         file = _file_name(name, version, kernel)
         path = os.path.join(POOL, file)
         make = ("dkms", "mktarball", "--binaries-only", "--archive", path, *_one(name, version, kernel))
-        with _scratch() as environment:
-            run(*make, seconds=300, environment=environment)
+        run(*make, seconds=300, **APART)
         if not _is_whole(path, name, version, kernel):
             raise Failed(f"dkms mktarball: {path} has not the modules of {TREE}; is the disk full?")
         kept[file] = digest(path)
     return kept
-
-
-@contextlib.contextmanager
-def _scratch() -> "Iterator[dict[str, str]]":
-    """Yield the environment of a dkms with its own empty folder of temporary files, which is then removed."""
-    with emptied(SCRATCH):
-        yield {**ENVIRONMENT, "TMPDIR": SCRATCH}
 
 
 def _is_whole(archive: str, name: str, version: str, kernel: str) -> bool:
@@ -136,13 +125,11 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
             continue
         if _kept(sums, name, version, kernel):
             archive = os.path.join(POOL, _file_name(name, version, kernel))
-            with _scratch() as environment:
-                # Its last step, adding the module to DKMS, fails if the module has already been added.
-                load = ("dkms", "ldtarball", "--force", "--archive", archive)
-                run_anyway(*load, seconds=300, environment=environment)
+            # Its last step, adding the module to DKMS, fails if the module has already been added.
+            run_anyway("dkms", "ldtarball", "--force", "--archive", archive, seconds=300, **APART)
             if not _is_whole(archive, name, version, kernel):
-                run("dkms", "build", "--force", *_one(name, version, kernel), seconds=MODULE_S)
-        run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S)
+                run("dkms", "build", "--force", *_one(name, version, kernel), seconds=MODULE_S, **APART)
+        run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S, **APART)
 
 
 def _one(name: str, version: str, kernel: str) -> "list[str]":

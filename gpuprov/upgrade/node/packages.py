@@ -12,6 +12,7 @@ import gpuprov_dnf
 import gpuprov_versionlock
 from gpuprov_apt import NO_TERMINAL, changes, errors_of
 from gpuprov_node import foreign_removals, has_dpkg
+from gpuprov_own_tmp import with_own_tmp
 from gpuprov_replace import replace
 
 from gpuprov.probe.node.base import ENVIRONMENT, Failed, names_in, run, run_anyway
@@ -39,6 +40,8 @@ APT = (
 APT_S = 1800.0
 """Time limit in seconds: DKMS may build a module for several kernels on slow machines."""
 ENVIRONMENT.update(DEBIAN_FRONTEND="noninteractive", NEEDRESTART_SUSPEND="1")
+APART = with_own_tmp(ENVIRONMENT)
+"""Arguments of `run` for programs that change packages, modules or an initramfs."""
 
 
 def installed() -> "Installed":
@@ -80,7 +83,7 @@ def apt(*words: str) -> str:
     Raises:
         Failed: it failed; with its error messages, cut to 600 characters.
     """
-    code, out, err = run_anyway(*APT, *words, seconds=APT_S)
+    code, out, err = run_anyway(*APT, *words, seconds=APT_S, **APART)
     if code != 0:
         said = errors_of(err + "\n" + out)
         raise Failed("apt-get: " + (said[:600] or f"exited with {code}"))
@@ -184,7 +187,8 @@ def download(targets: "list[str]", folder: str) -> None:
         Failed: one cannot be fetched.
     """
     inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
-    code, _, err = run_anyway(*inside, "apt-get", "--quiet", "download", *targets, seconds=APT_S)
+    download = ("apt-get", "--quiet", "download", *targets)
+    code, _, err = run_anyway(*inside, *download, seconds=APT_S, **APART)
     if code != 0:
         said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
         rest = f" and {len(targets) - 3} more" if len(targets) > 3 else ""
@@ -198,11 +202,11 @@ def _published(names: "list[str]") -> "dict[tuple[str, str], str]":
     Unknown packages are left out.
 
     Raises:
-        Failed: apt cannot read the indexes, as without room in /tmp, which a user can fill.
+        Failed: apt cannot read the indexes.
     """
     if not names:
         return {}
-    code, text, said = run_anyway("apt-cache", "show", *names, seconds=60)
+    code, text, said = run_anyway("apt-cache", "show", *names, seconds=60, **APART)
     if code != 0 and "E: No packages found" not in said:
         raise Failed(f"apt-cache: {errors_of(said) or code}")
     found = {}

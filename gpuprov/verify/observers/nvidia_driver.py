@@ -18,8 +18,12 @@ INITRAMFS = (
     "cd /boot; for image in initrd.img-%s initramfs-%s.img; do [ ! -e $image ] "
     "|| if command -v lsinitramfs >/dev/null; then lsinitramfs $image; else lsinitrd $image; fi || exit; done"
 )
-DKMS = "TMPDIR=/run dkms status -k %s"
-"""Users can fill /tmp, with which it prints nothing, as without modules."""
+DKMS = (
+    "kernel=%s; unshare --mount sh -c"
+    ' \'mount -t tmpfs gpuprov /tmp && unset TMPDIR && exec dkms status -k "$1"\' sh "$kernel" 2>/dev/null'
+    ' || TMPDIR=/run dkms status -k "$kernel"'
+)
+"""In a full /tmp, which any user can fill, it prints nothing, as without modules."""
 FILE_NAMES = ("nvidia", "nvidia-current", "nvidia-current-open")
 MODULE_FILES = 'find "$(dirname "$(modinfo -k %s -F filename %s)")" -name \'nvidia*.ko*\''
 BLACKLISTS_MAX = 16

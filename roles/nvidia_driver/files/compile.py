@@ -1,7 +1,7 @@
 """Build and installation of the driver's module by DKMS.
 
-Runs on the node. Argument: {"source": "nvidia/580.95.05", "kernels": [release]}.
-Prints {"changed": true, "failure": null}.
+Runs on the node, with the modules of plugins/module_utils. Argument:
+{"source": "nvidia/580.95.05", "kernels": [release]}. Prints {"changed": true, "failure": null}.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+
+from gpuprov_own_tmp import with_own_tmp
 
 
 def main() -> None:
@@ -25,6 +27,7 @@ def main() -> None:
             text=True,
             errors="replace",
             check=False,
+            **with_own_tmp(),
         )
         sys.stderr.write(done.stderr)
         if done.returncode:

@@ -20,6 +20,7 @@ import gpuprov_initramfs as initramfs
 from gpuprov_cpio import paths_in
 from gpuprov_failures import Failed
 from gpuprov_node import output
+from gpuprov_own_tmp import with_own_tmp
 
 MODULE = re.compile(r"(?:^|/)nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 FOREIGN = re.compile(r"(?:^|/)(?:nouveau|nova[-_]core)\.ko")
@@ -59,9 +60,15 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
 
 
 def failure(command: list[str]) -> dict | None:
-    """Run a command, pass on its standard error, and return its failure, or None."""
+    """Run a command with own temporary folders, pass on its standard error; return its failure or None."""
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+        **with_own_tmp(),
     )
     sys.stderr.write(done.stderr)
     if done.returncode == 0:

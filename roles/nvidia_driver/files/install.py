@@ -1,7 +1,8 @@
 """Installation by DKMS of modules that another node compiled, like modules that it built itself.
 
-Runs on the node. Argument: {"source": "nvidia-current/535.309.01", "builds": [{"kernel": release,
-"sha256": …, "modules": {file: sha256}, "builders": "node1"}]}; the archives are in /var/lib/gpuprov.
+Runs on the node, with the modules of plugins/module_utils. Argument:
+{"source": "nvidia-current/535.309.01", "builds": [{"kernel": release, "sha256": …,
+"modules": {file: sha256}, "builders": "node1"}]}; the archives are in /var/lib/gpuprov.
 Prints {"changed": true, "failure": null}.
 """
 
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+
+from gpuprov_own_tmp import with_own_tmp
 
 TREE = Path("/var/lib/dkms")
 ARCHIVES = Path("/var/lib/gpuprov")
@@ -69,7 +72,13 @@ def run(*command: str) -> None:
         Refused: it failed; the text has the first line of its errors.
     """
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        check=False,
+        **with_own_tmp(),
     )
     sys.stderr.write(done.stderr)
     if done.returncode:
@@ -93,7 +102,8 @@ def install(source: str, build: dict) -> None:
     if not (TREE / source / "source").exists():
         run("dkms", "add", source)
     if (TREE / source.partition("/")[0] / f"kernel-{build['kernel']}-{os.uname().machine}").exists():
-        subprocess.run(["dkms", "uninstall", source, *one], stdin=subprocess.DEVNULL, check=False)
+        remove = ["dkms", "uninstall", source, *one]
+        subprocess.run(remove, stdin=subprocess.DEVNULL, check=False, **with_own_tmp())
     place(TREE / source / build["kernel"] / os.uname().machine, files, build.get("builders", "another node"))
     run("dkms", "install", "--force", source, *one)
 

@@ -143,8 +143,7 @@ def dkms_installed() -> set[str]:
     """Return the kernels for which DKMS has installed a module of the driver."""
     # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed; before DKMS 3 a comma instead of the slash
     line = re.compile(r"nvidia[\w-]*(?:/|, )[\d.]+, ([^,]+), \S+: installed")
-    # It needs a folder of temporary files that has room, and prints nothing without: users can fill /tmp.
-    said = output("env", "TMPDIR=/run", "dkms", "status")
+    said = output("dkms", "status", own_tmp=True)
     return {found.group(1) for found in map(line.match, said.splitlines()) if found}
 
 

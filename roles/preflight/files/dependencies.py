@@ -33,8 +33,9 @@ def main() -> None:
         apt.refuse_removals(command, ours.union(asked["packages"]))
         with debconf.closed():
             apt.call("apt-get", "--quiet", *command)
-    except apt.Failed as error:
-        says = apt.errors_of(f"{asked['unconfigured']}\n{error.stderr}")
+    except (apt.Failed, OSError) as error:
+        said = getattr(error, "stderr", "")
+        says = apt.errors_of(f"{asked['unconfigured']}\n{said}")
         failure = {"says": says or str(error), "do": None}
     sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
 

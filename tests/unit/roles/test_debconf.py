@@ -8,8 +8,8 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
+from typing import IO
 
 import gpuprov_debconf as debconf
 import pytest
@@ -88,8 +88,12 @@ def test_no_user_can_open_what_debconf_writes_in_the_block(database: Path) -> No
 def test_without_room_for_the_settings_the_files_stay_as_they_are(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have a /tmp that a user has filled."""
-    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", partial(open, "/dev/full"))
+    """Have no room in the folder of temporary files."""
+
+    def full(mode: str, *, dir: object, **more: str) -> IO[str]:  # noqa: A002 - as the library's function
+        return Path("/dev/full").open(mode, **more)
+
+    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", full)
     with pytest.raises(OSError, match="No space left"), debconf.closed():
         pass
     assert mode(database / "config.dat") == 0o644

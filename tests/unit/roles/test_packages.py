@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import gpuprov_apt as apt
 import gpuprov_dnf as dnf
 import pytest
 from gpuprov_failures import Failed
-from gpuprov_node import TEMPORARY, Package
+from gpuprov_node import Package
 
 from tests.unit.roles.scripts import script
 
@@ -504,10 +505,38 @@ def test_every_line_of_dpkg_about_a_missing_dependency_is_in_its_words() -> None
     assert apt.errors_of("Error! Bad return status\nok\n") == "Error! Bad return status"
 
 
-@pytest.mark.skipif(TEMPORARY is None, reason="only root has a folder that users cannot fill")
 def test_messages_of_packages_are_kept_where_users_cannot_fill_the_disk(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """dpkg and scripts of packages fail when their standard error has no room."""
     apt.call("readlink", "/proc/self/fd/2")
-    assert capfd.readouterr().out.startswith(f"{TEMPORARY}/")
+    assert capfd.readouterr().out.startswith("/memfd:")
+
+
+@pytest.mark.parametrize(
+    ("error", "unconfigured"),
+    [
+        (None, ""),
+        (apt.Failed("unused", 1, REASON), REASON),
+        (apt.Failed("dpkg exited with 2", 2, ""), "dpkg exited with 2"),
+        (OSError(errno.ENOSPC, "No space left on device"), "dpkg: [Errno 28] No space left on device"),
+    ],
+)
+def test_what_dpkg_cannot_configure_is_kept_for_apt(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception | None,
+    unconfigured: str,
+) -> None:
+    configure = script("preflight", "configure")
+
+    def call(*words: str) -> None:
+        assert words[:2] == ("dpkg", "--configure")
+        if error:
+            raise error
+
+    monkeypatch.setattr(configure.apt, "call", call)
+    monkeypatch.setattr(configure.apt, "set_environment", lambda: None)
+    configure.main()
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"changed": True, "failure": None, "unconfigured": unconfigured}

@@ -205,7 +205,7 @@ class Apt:
         self.said.append(words)
         return "amd64\n" if "--print-architecture" in words else ""
 
-    def run_anyway(self, *words: str, seconds: float = 0) -> tuple[int, str, str]:
+    def run_anyway(self, *words: str, seconds: float = 0, **more: Any) -> tuple[int, str, str]:
         """Record a download, and write its file; fail if apt serves none."""
         self.said.append(words)
         if not self.serves:

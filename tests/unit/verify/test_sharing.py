@@ -8,6 +8,7 @@ import pytest
 
 from gpuprov.roles import Expectation
 from gpuprov.verify.nodes import NodeUnderTest, ask_all_ahead
+from gpuprov.verify.observers.nvidia_driver import DKMS
 from gpuprov.verify.sharing import COMMANDS, COMMANDS_WITH_WORDS, constants, rules
 from tests.unit.verify.nodes_on_paper import Answers, judge, lock_of, locked_group, paper_node
 
@@ -41,12 +42,12 @@ def test_text_of_the_first_node_is_in_no_command_of_another(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("command", "arguments", "shared"),
     [
-        ("TMPDIR=/run dkms status -k %s", ["6.1.0-56-amd64"], True),
-        ("TMPDIR=/run dkms status -k %s", ["/etc/shadow"], False),
-        ("TMPDIR=/run dkms status -k %s", ["-fprint"], False),
-        ("TMPDIR=/run dkms status -k %s", ["a b"], False),
-        ("TMPDIR=/run dkms status -k %s", ["x" * 200], False),
-        ("TMPDIR=/run dkms status -k /etc/shadow", [], False),
+        (DKMS, ["6.1.0-56-amd64"], True),
+        (DKMS, ["/etc/shadow"], False),
+        (DKMS, ["-fprint"], False),
+        (DKMS, ["a b"], False),
+        (DKMS, ["x" * 200], False),
+        ("dkms status -k /etc/shadow", [], False),
         ("%s", ["reboot"], False),
     ],
 )
@@ -74,12 +75,7 @@ def test_ports_are_asked_ahead_if_the_lock_states_them(monkeypatch: pytest.Monke
 
 def test_a_node_shares_a_limited_number_of_commands_and_fewer_with_its_own_words() -> None:
     rule = rules(lock_of("one"))["one"]
-    assert (
-        sum(rule("TMPDIR=/run dkms status -k %s", [f"6.1.{number}"]) for number in range(5000))
-        == COMMANDS_WITH_WORDS
-    )
+    assert sum(rule(DKMS, [f"6.1.{number}"]) for number in range(5000)) == COMMANDS_WITH_WORDS
     known = sorted(constants())
     assert len(known) > 1000
-    assert (
-        sum(rule("TMPDIR=/run dkms status -k %s", [each]) for each in known) == COMMANDS - COMMANDS_WITH_WORDS
-    )
+    assert sum(rule(DKMS, [each]) for each in known) == COMMANDS - COMMANDS_WITH_WORDS
