@@ -57,7 +57,7 @@ _STEERING = re.compile(
 # Commands in the log of a job: `##[…]` (GitHub Actions) and `##vso[…]` (Azure Pipelines) anywhere in a line,
 # `::…::` at its start, also after blanks.
 _COMMANDS = re.compile(r"(?<=#)#(?=\[|vso\[)|^[^\S\n]*:(?=:[A-Za-z-]+(?:::| [^\n]*?::))", re.MULTILINE)
-_NOT_XML = re.compile("[^\t\n\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
 _TEMPLATE = re.compile(r"\{\{|\{%|\{#|#jinja2:")

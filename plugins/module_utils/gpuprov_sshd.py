@@ -76,13 +76,18 @@ def unit() -> "tuple[str, str]":
 
 def others() -> "list[Listener]":
     """Return those of `listeners` that are not the main process of sshd's unit, nor a child of it."""
-    main = int(unit()[1])
-    return [each for each in listeners() if not main or main not in (each.pid, each.parent)]
+    name, number = unit()
+    main = int(number)
+    return [each for each in listeners(name) if not main or main not in (each.pid, each.parent)]
 
 
-def listeners() -> "list[Listener]":
-    """Return root's listening sshd processes: a user can give any program the name `sshd`."""
-    name, known = unit()[0], listening()
+def listeners(name: "str | None" = None) -> "list[Listener]":
+    """Return root's listening sshd processes: a user can give any program the name `sshd`.
+
+    Args:
+        name: name of sshd's unit if it is known.
+    """
+    name, known = name or unit()[0], listening()
     found = []
     for pid in _of_root("sshd"):
         parent = OF_ROOT.search(_text(f"/proc/{pid}/status"))

@@ -147,9 +147,7 @@ def _printable(text: str) -> str:
 
 _PLAIN = bytes([9, 10, *range(0x20, 0x7F)])
 _BEGIN, _END = "<nvidia_smi_log", "</nvidia_smi_log>"
-_UNPRINTABLE = re.compile(
-    r"\x1b\[[0-9;?]*[A-Za-z]|[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\ufeff"
-)
+_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\ud800-\udfff\ufeff\ufffe\uffff]")
 _GPU_END = "</gpu>"
 _BARE_AMPERSAND = re.compile(r"&(?!(?:#\d+|#x[0-9a-fA-F]+|amp|lt|gt|quot|apos);)")
 _SUPPORTED_BEGIN, _SUPPORTED_END = "<supported_clocks>", "</supported_clocks>"
