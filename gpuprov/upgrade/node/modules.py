@@ -26,6 +26,9 @@ UNBUILT = "/etc/dkms/no-autoinstall"
 MARK = "/run/gpuprov-"
 """Start of the targets of gpuprov's links there; also of the role nvidia_driver's."""
 TREE = "/var/lib/dkms"
+LIBRARY = "/lib/modules"
+DKMS_PLACES = ("updates/dkms", "extra")
+"""Folders of a kernel in which DKMS installs modules; as in roles/nvidia_driver/files/look.py."""
 
 
 def modules() -> "list[list[str]]":
@@ -130,6 +133,21 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
             if not _is_whole(archive, name, version, kernel):
                 run("dkms", "build", "--force", *_one(name, version, kernel), seconds=MODULE_S, **APART)
         run("dkms", "install", "--force", *_one(name, version, kernel), seconds=MODULE_S, **APART)
+        _require_whole(name, version, kernel)
+
+
+def _require_whole(name: str, version: str, kernel: str) -> None:
+    """Check that the files which DKMS has installed of a module can be read to their end.
+
+    Raises:
+        Failed: one cannot, as on a full disk.
+    """
+    folder = glob.escape(f"{TREE}/{name}/{version}/{kernel}")
+    names = {os.path.basename(path) for path in glob.glob(f"{folder}/*/module/*")}
+    paths = [os.path.join(LIBRARY, kernel, place, each) for place in DKMS_PLACES for each in sorted(names)]
+    there = [path for path in paths if os.path.exists(path)]
+    if there:
+        run("modinfo", "-F", "vermagic", *there)
 
 
 def _one(name: str, version: str, kernel: str) -> "list[str]":

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_manager import package_manager
-from gpuprov_node import os_release, output, packages
+from gpuprov_node import os_release, output, packages, run
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
@@ -148,7 +148,8 @@ def dkms_installed() -> set[str]:
 
 
 def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[str]:
-    """Return the kernels without the lock's module; if DKMS builds it, DKMS must list it as installed.
+    """Return the kernels without the lock's module; if DKMS builds it, DKMS must list it as installed, and
+    its files must be whole.
 
     If a build of another node fits, the module must be that build, byte by byte.
     """
@@ -159,8 +160,20 @@ def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[st
         for kernel in kernels
         if kernel not in known
         or module(kernel, asked["modules"]) != wanted
+        or (asked["compiled"] and not is_whole(kernel, asked["version"]))
         or (kernel in builds and not same_bytes(kernel, builds[kernel]["modules"]))
     ]
+
+
+def is_whole(kernel: str, version: str, root: str = "/") -> bool:
+    """Return whether the files that DKMS has installed of a driver can be read to their end.
+
+    DKMS 3.0 ignores errors of a full disk.
+    """
+    built = Path(root, "var/lib/dkms").glob(f"nvidia*/{version}/{kernel}/*/module/*")
+    folders = [Path(root, "lib/modules", kernel, name) for name in DKMS_PLACES]
+    there = [folder / path.name for path in built for folder in folders if (folder / path.name).exists()]
+    return not there or run("modinfo", "-F", "vermagic", *map(str, there))[0] == 0
 
 
 def same_bytes(kernel: str, modules: dict[str, str]) -> bool:

@@ -183,6 +183,39 @@ def test_kernels_that_lack_the_module(
     assert driver.unbuilt(["6.1", "6.2"], asked, {}) == unbuilt
 
 
+@pytest.mark.parametrize("place", driver.DKMS_PLACES)
+def test_a_module_that_was_installed_in_part_is_not_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
+) -> None:
+    """Have modules of the version, one of another version, and one that DKMS has not built."""
+    asked: list[str] = []
+
+    def modinfo(*argv: str) -> tuple[int, str]:
+        asked[:] = argv[3:]
+        return int(any(not Path(path).read_bytes() for path in asked)), ""
+
+    monkeypatch.setattr(driver, "run", modinfo)
+    assert driver.is_whole("6.1", "535.1", str(tmp_path)), "a module from a package"
+    for source in ("nvidia/535.1", "nvidia-fs/2.20"):
+        built = tmp_path / "var/lib/dkms" / source / "6.1/x86_64/module"
+        built.mkdir(parents=True)
+        for name in ("", "-uvm"):
+            (built / f"{source.partition('/')[0]}{name}.ko").write_bytes(b"module")
+    folder = tmp_path / "lib/modules/6.1" / place
+    folder.mkdir(parents=True)
+    for name in ("nvidia.ko", "nvidia-uvm.ko", "nvidia-fs.ko", "nvidia-peermem.ko"):
+        (folder / name).write_bytes(b"module" if name.startswith(("nvidia.", "nvidia-uvm")) else b"")
+    assert driver.is_whole("6.1", "535.1", str(tmp_path))
+    assert sorted(asked) == [str(folder / "nvidia-uvm.ko"), str(folder / "nvidia.ko")]
+    (folder / "nvidia-uvm.ko").write_bytes(b"")
+    assert not driver.is_whole("6.1", "535.1", str(tmp_path))
+    monkeypatch.setattr(driver, "dkms_installed", lambda: {"6.1"})
+    monkeypatch.setattr(driver, "module", lambda *_: ("535.1", "open"))
+    monkeypatch.setattr(driver, "is_whole", lambda *_: False)
+    stated = {"version": "535.1", "flavour": "open", "modules": ["nvidia"], "compiled": True}
+    assert driver.unbuilt(["6.1"], stated, {}) == ["6.1"]
+
+
 BUILD = {"version": "580.1", "kernel": "6.1", "error": "nv.c:7: error: no such thing"}
 DKMS = "dkms install nvidia/580.1 -k 6.1 exited with 10: Error! Bad return status"
 DPKG = "NVIDIA driver 580.1 could not be installed: Sub-process /usr/bin/dpkg returned an error code (1)"
