@@ -20,6 +20,7 @@ from gpuprov_dnf_start import confirm, start
 from gpuprov_failures import Cause, Failed, explained
 from gpuprov_locks import BLOCKS, DATABASES, RPM, blocker, conflict_of, name_of
 from gpuprov_node import (
+    ENVIRONMENT,
     RPM_KEY,
     SEVERAL,
     TEMPORARY,
@@ -30,6 +31,7 @@ from gpuprov_node import (
     require_words,
     run,
 )
+from gpuprov_own_tmp import with_own_tmp
 from gpuprov_replace import replace
 from gpuprov_repos import repositories
 
@@ -444,7 +446,7 @@ def undouble() -> None:
     for name, versions in doubled().items():
         for version in versions[:-1]:
             one = "{}-{}.{}".format(name.rpartition(".")[0], version, name.rpartition(".")[2])
-            status = run("rpm", "--erase", "--nodeps", one, seconds=1800, own_tmp=True)[0]
+            status = run("rpm", "--erase", "--nodeps", one, seconds=1800, **with_own_tmp(ENVIRONMENT))[0]
             if status:
                 raise Failed(f"rpm --erase --nodeps {one} exited with {status}")
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import gpuprov_versionlock as versionlock
 from gpuprov_failures import Failed
 from gpuprov_locks import BLOCKS, blocker, name_of
-from gpuprov_own_tmp import with_own_tmp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+    from typing import Any
 
     Changes = Mapping[str, "tuple[str | None, str | None]"]
 
@@ -74,24 +74,24 @@ def require_names(names: "Iterable[str]") -> None:
             raise Failed(f"{name!r} is no name of a package")
 
 
-def run(*argv: str, seconds: float = 60, own_tmp: bool = False) -> "tuple[int, str]":
+def run(*argv: str, seconds: float = 60, **more: "Any") -> "tuple[int, str]":
     """Return exit status and standard output of a program, without its standard error.
 
     The status is 127 if it does not exist, and 124 if it exceeded the limit; then there is no output.
 
     Args:
         seconds: the time limit.
-        own_tmp: whether it has temporary folders of its own, see `with_own_tmp`.
+        more: further arguments of `subprocess.run`, such as `env`.
     """
     try:
         done = subprocess.run(
             argv,
             check=False,
             timeout=seconds,
-            **(with_own_tmp(ENVIRONMENT) if own_tmp else {"env": ENVIRONMENT}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            **{"env": ENVIRONMENT, **more},
         )
     except FileNotFoundError:
         return MISSING, ""
@@ -100,7 +100,7 @@ def run(*argv: str, seconds: float = 60, own_tmp: bool = False) -> "tuple[int, s
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def output(*argv: str, seconds: float = 60, **more: bool) -> str:
+def output(*argv: str, seconds: float = 60, **more: "Any") -> str:
     """Return a program's standard output at any exit status; empty if it is missing; arguments as of `run`.
 
     Raises:

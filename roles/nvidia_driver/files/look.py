@@ -32,7 +32,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuprov_manager import package_manager
-from gpuprov_node import os_release, output, packages, run
+from gpuprov_node import ENVIRONMENT, os_release, output, packages, run
+from gpuprov_own_tmp import with_own_tmp
 
 DKMS_PLACES = ("updates/dkms", "extra")
 """Folders of a kernel in which DKMS installs modules: of Debian and Ubuntu, of the RHEL family."""
@@ -143,7 +144,7 @@ def dkms_installed() -> set[str]:
     """Return the kernels for which DKMS has installed a module of the driver."""
     # nvidia-current/535.309.01, 6.1.0-56-amd64, x86_64: installed; before DKMS 3 a comma instead of the slash
     line = re.compile(r"nvidia[\w-]*(?:/|, )[\d.]+, ([^,]+), \S+: installed")
-    said = output("dkms", "status", own_tmp=True)
+    said = output("dkms", "status", **with_own_tmp(ENVIRONMENT))
     return {found.group(1) for found in map(line.match, said.splitlines()) if found}
 
 

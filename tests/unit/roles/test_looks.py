@@ -148,7 +148,7 @@ def test_kernels_that_dkms_installed_a_module_for(monkeypatch: pytest.MonkeyPatc
         "nvidia, 470.256.02, 5.4.0-200-generic, x86_64: installed\n"
         "zfs/2.1.11, 6.1.0-58-amd64, x86_64: installed\n"
     )
-    monkeypatch.setattr(driver, "output", lambda *_, own_tmp: said if own_tmp else "")
+    monkeypatch.setattr(driver, "output", lambda *_, preexec_fn, **__: said if preexec_fn else "")
     assert driver.dkms_installed() == {"6.1.0-56-amd64", "5.4.0-200-generic"}
 
 
