@@ -137,15 +137,17 @@ def put_back(wanted: "Sequence[Sequence[str]]") -> None:
 
 
 def _require_whole(name: str, version: str, kernel: str) -> None:
-    """Check that the files which DKMS has installed of a module can be read to their end.
+    """Check that all files of a module are installed, and can be read to their end.
 
     Raises:
-        Failed: one cannot, as on a full disk.
+        Failed: one is missing or has no end, as on a full disk.
     """
     folder = glob.escape(f"{TREE}/{name}/{version}/{kernel}")
     names = {os.path.basename(path) for path in glob.glob(f"{folder}/*/module/*")}
     paths = [os.path.join(LIBRARY, kernel, place, each) for place in DKMS_PLACES for each in sorted(names)]
     there = [path for path in paths if os.path.exists(path)]
+    if len(there) < len(names):
+        raise Failed(f"dkms install: {LIBRARY}/{kernel} lacks files of {name} {version}; is the disk full?")
     if there:
         run("modinfo", "-F", "vermagic", *there)
 

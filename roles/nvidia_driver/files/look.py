@@ -167,13 +167,18 @@ def unbuilt(kernels: list[str], asked: dict, builds: dict[str, dict]) -> list[st
 
 
 def is_whole(kernel: str, version: str, root: str = "/") -> bool:
-    """Return whether the files that DKMS has installed of a driver can be read to their end.
+    """Return whether all files of a build of the driver are installed if one is, and are whole.
 
     DKMS 3.0 ignores errors of a full disk.
     """
-    built = Path(root, "var/lib/dkms").glob(f"nvidia*/{version}/{kernel}/*/module/*")
     folders = [Path(root, "lib/modules", kernel, name) for name in DKMS_PLACES]
-    there = [folder / path.name for path in built for folder in folders if (folder / path.name).exists()]
+    there = []
+    for build in Path(root, "var/lib/dkms").glob(f"nvidia*/{version}/{kernel}/*/module"):
+        names = [path.name for path in build.iterdir()]
+        found = [folder / name for folder in folders for name in names if (folder / name).exists()]
+        if found and len(found) < len(names):
+            return False
+        there += found
     return not there or run("modinfo", "-F", "vermagic", *map(str, there))[0] == 0
 
 

@@ -209,6 +209,8 @@ def test_a_module_that_was_installed_in_part_is_not_whole(
     assert sorted(asked) == [str(folder / "nvidia-uvm.ko"), str(folder / "nvidia.ko")]
     (folder / "nvidia-uvm.ko").write_bytes(b"")
     assert not driver.is_whole("6.1", "535.1", str(tmp_path))
+    (folder / "nvidia-uvm.ko").unlink()
+    assert not driver.is_whole("6.1", "535.1", str(tmp_path))
     monkeypatch.setattr(driver, "dkms_installed", lambda: {"6.1"})
     monkeypatch.setattr(driver, "module", lambda *_: ("535.1", "open"))
     monkeypatch.setattr(driver, "is_whole", lambda *_: False)
