@@ -38,7 +38,7 @@ from tests.lab.stub_compiler import play_compiler
 
 BAR = 1.05
 NEWER, OLDER = "535.309.01", "535.261.03"
-REPEATS = {"apply": 4, "again": 4, "drift": 6}
+REPEATS = {"apply": 4, "again": 8, "drift": 12}
 """Repetitions of short steps in a round; other steps run once."""
 GRAPHICS_MHZ = (1395, 1380)
 """Clocks of the graphics engine that `apply` sets in turn; the GPUs of the lab's nodes offer both."""
