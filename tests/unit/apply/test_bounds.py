@@ -168,7 +168,7 @@ def test_a_loop_has_the_time_of_one_task(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(playbook, "TASK_S", 3, raising=False)
     begun = time.monotonic()
     found = run(bad, [{**ONE, "loop": [*range(20)]}, TWO])
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 30
     assert found["good"].ok
     assert message(found["bad"])
 
