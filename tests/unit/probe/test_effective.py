@@ -83,8 +83,8 @@ def test_values_of_files_that_only_root_reads_are_in_no_argument(monkeypatch: py
     monkeypatch.setattr(effective, "_pam", lambda: {name: (value, "") for name, value in stated.items()})
     seen = []
 
-    def run(*argv: str, environment: dict[str, str], **_: object) -> tuple[int, str, str]:
-        seen.append((argv, environment))
+    def run(*argv: str, env: dict[str, str], **_: object) -> tuple[int, str, str]:
+        seen.append((argv, env))
         return 1, "", ""
 
     monkeypatch.setattr(effective, "run_anyway", run)
@@ -102,10 +102,10 @@ def test_a_login_without_privileges_is_asked_as_one(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(logins, "UNPRIVILEGED", own.pw_name)
     asked: list[tuple[str, ...]] = []
 
-    def run(*argv: str, environment: dict[str, str], **_: object) -> tuple[int, str, str]:
+    def run(*argv: str, env: dict[str, str], **_: object) -> tuple[int, str, str]:
         asked.append(argv)
         at = argv.index("bash")
-        done = subprocess.run(argv[at:], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(argv[at:], env=env, capture_output=True, text=True, check=False)
         return done.returncode, "Welcome\nNCCL_A=2\n" + done.stdout, done.stderr
 
     monkeypatch.setattr(logins, "run_anyway", run)
