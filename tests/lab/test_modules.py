@@ -76,6 +76,7 @@ class Fleet:
 def fleet(request: pytest.FixtureRequest, module_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     """Return a fleet in which one node compiles for all."""
     folder = tmp_path_factory.mktemp("once")
+    module_lab.down()  # the nodes of the other fleet
     nodes = module_lab.up(request.param, gpu="a100x4")
     for node in nodes:
         node.run(NO_INITRAMFS)
