@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 REQUEST = "GPUPROV_MITOGEN"
 """The variable by which the operator requests Mitogen, with the value 1."""
 OLDEST = Version("0.3.54")
-CORES = (Version("2.18"), Version("2.22"))
+CORES = (Version("2.19"), Version("2.22"))
 """Releases of ansible-core that `OLDEST` supports: at least the first, below the second."""
 
 

@@ -13,7 +13,7 @@ from paramiko.pkey import UnknownKeyType
 from gpuprov.errors import InvalidInput, Unreachable
 from gpuprov.files.writing import append_lines, make_folders
 from gpuprov.model.exclusive import exclusive
-from gpuprov.ssh.failures import stranger
+from gpuprov.ssh.failures import removal, stranger
 from gpuprov.ssh.known_hosts import KnownFiles, known_files, names_of, parse_key, read_known_hosts
 from gpuprov.ssh.route import Route
 from gpuprov.untrusted.stated import stated_path
@@ -77,8 +77,7 @@ class HostKeys:
                 path = table.listing(*names).path
                 raise Unreachable(
                     f"the host key of {address} is {fingerprint(key)}, not the one in {path}",
-                    do="make sure that it is the right machine, then remove the old key with "
-                    f"`ssh-keygen -R '{names[0]}' -f {path}`",
+                    do=removal(names[0], path),
                 )
         if self._vouched is not None:
             raise Unreachable(

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import paramiko
 
@@ -14,6 +15,7 @@ from gpuprov.ssh.known_hosts import KnownFiles
 from gpuprov.ssh.packets import ENDLESS
 from gpuprov.ssh.route import Route
 from gpuprov.ssh.wording import LET_IN, LOOK_THERE, NO_SUCH_NAME, SILENT, TIMED_OUT, UNKNOWN_NAME
+from gpuprov.untrusted import shell
 
 SILENCE = ("No existing session", "Error reading SSH protocol banner")
 """Paramiko's messages for a server that did not answer in time; the shorter time limit decides which."""
@@ -81,12 +83,18 @@ def _another_key(route: Route, error: paramiko.BadHostKeyException) -> Unreachab
     if files.revocation(error.key):
         return stranger(route.address, files, error.key)
     path = files.listing(*route.host_key_names).path
-    stated = f"'{name}'" if name.startswith("[") else name
-    return Unreachable(
-        f"the host key of {route.address} has changed",
-        do="make sure that it is the right machine, then remove the old key with "
-        f"`ssh-keygen -R {stated} -f {path}`",
-    )
+    return Unreachable(f"the host key of {route.address} has changed", do=removal(name, path))
+
+
+def removal(name: str, path: Path) -> str:
+    """Return the next step for a host whose key has changed, with the command that removes the known one.
+
+    Args:
+        name: the host as the file names it.
+        path: the file.
+    """
+    command = shell("ssh-keygen -R {} -f {}", name, path)
+    return f"make sure that it is the right machine, then remove the old key with `{command}`"
 
 
 def stranger(address: str, files: KnownFiles, key: paramiko.PKey) -> Unreachable:

@@ -65,7 +65,7 @@ _TEMPLATE = re.compile(r"\{\{|\{%|\{#|#jinja2:")
 _SHOWN = 80
 """Default maximum length of a value in a message, in characters."""
 UNSAFE = "__ansible_unsafe"
-"""Key that marks a string as text in JSON for Ansible (ansible-core 2.18 to 2.21)."""
+"""Key that marks a string as text in JSON for Ansible (ansible-core 2.19 to 2.21)."""
 
 
 class ShellWords(str):

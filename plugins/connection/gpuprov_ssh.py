@@ -17,7 +17,6 @@ description:
   - Ends C(ssh), and fails the task, if the node answers more than O(answer_bytes), or not within the task's
     C(timeout). Both apply to all commands of a task on a node together, also those of a loop.
   - Fails the task if the result of a module has too many values or lines, which Ansible would keep.
-  - Removes C(ansible_stats) from the result of a module, which Ansible would interpret for all nodes.
   - Does not fetch files, because Ansible's programs for that have no limit.
 extends_documentation_fragment:
   - connection_pipelining
@@ -46,10 +45,7 @@ from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.connection import ssh
-
-# Ansible removes these keys from what a module prints. It would read `ansible_stats` in its main process,
-# which a value of another form ends, and with it the play of all nodes.
-constants.INTERNAL_RESULT_KEYS = tuple({*constants.INTERNAL_RESULT_KEYS, "ansible_stats"})
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import results  # noqa: F401 - for its effect
 
 VALUES = 1 << 17
 """Maximum number of `[`, `{` and `,`, and of ends of lines, in what a module prints, before it is parsed."""

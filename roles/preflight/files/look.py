@@ -249,7 +249,7 @@ def main() -> None:
         Failed: rpm's database cannot be read.
     """
     asked = json.loads(sys.argv[1])
-    wait = float(asked["wait"])  # ansible-core 2.18 passes numbers as text
+    wait = float(asked["wait"])  # an inventory's number may be text
     booted = str(asked["booted"]) == "True"
     system, shown = operating_system()
     status, said = run("cloud-init", "status", "--wait", seconds=wait) if booted else (0, "")

@@ -263,3 +263,18 @@ def test_masters_of_ssh_are_ended_with_the_run(tmp_path: Path) -> None:
         end_masters(tmp_path)
         with master.accept()[0] as control:
             assert control.recv(100).hex(" ", 4) == "00000008 00000001 00000004 00000008 10000005 00000000"
+
+
+@pytest.mark.timeout(60)
+def test_a_folder_that_is_a_command_of_sftp_fails_its_node_alone(run: Run, tmp_path: Path) -> None:
+    """sftp reads a line of more than 2,047 bytes as several commands, and `!` starts a shell."""
+    (tmp_path / "folder").write_text("/tmp/x\\'\"" + " " * 2100 + f"!touch {tmp_path}/touched #/\n")
+    bad = f"case $* in *ansible-tmp-*) printf 'x='; exec cat {tmp_path}/folder;; esac"
+    copy = {
+        "name": "copy",
+        "ansible.builtin.copy": {"content": "x", "dest": f"{tmp_path}/{{{{ inventory_hostname }}}}"},
+    }
+    found = run(bad, [ONE, copy], ansible_python_interpreter=sys.executable)
+    assert "the node names a folder for temporary files that none can be" in message(found["bad"])
+    assert found["good"] == NodeOutcome(changed=2)
+    assert not (tmp_path / "touched").exists()

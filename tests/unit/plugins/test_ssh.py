@@ -11,7 +11,11 @@ from tests import ROOT
 
 PLUGIN = str(ROOT / "plugins/connection/gpuprov_ssh.py")
 PARSER = f"""
-import importlib.util
+import importlib.util, sys, tempfile
+from pathlib import Path
+from gpuprov.files.resources import link_collection
+scratch = tempfile.TemporaryDirectory()
+sys.path.append(str(link_collection(Path(scratch.name))))
 spec = importlib.util.spec_from_file_location("gpuprov_ssh", {PLUGIN!r})
 plugin = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(plugin)
