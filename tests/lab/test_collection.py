@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +12,9 @@ import pytest
 import yaml
 
 from gpuprov_lab import Lab, Node
+from tests import ROOT
+from tests.campaign.ansible import cores
+from tests.campaign.pythons import candidates, full_version, versions
 from tests.lab.command_line import gpuprov
 from tests.lab.conftest import fresh_lab_name
 from tests.lab.plain_ansible import PlainAnsible, locked_nodes
@@ -85,3 +91,14 @@ def test_the_roles_that_are_named_run_and_no_others(ansible: PlainAnsible, nodes
     mistyped = '{"gpuprov_roles": ["package_pin"]}'
     with pytest.raises(AssertionError, match="gpuprov_roles names package_pin; expected some of preflight, "):
         ansible.changes(SITE, "--limit", nodes[0].name, "-e", mistyped)
+
+
+def test_every_release_of_ansible_core_that_a_python_here_can_have() -> None:
+    """Run the campaign `ansible` without nodes, with the newest Python that there is; about 60 s."""
+    pythons = [name for name in candidates(versions()) if full_version(name)]
+    newest = max(pythons, key=lambda name: [*map(int, full_version(name).split("."))])
+    campaign = [sys.executable, "-m", "tests.campaign.ansible", newest, "--here"]
+    done = subprocess.run(campaign, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    [good] = re.findall(r"(\d+) pairs good, 0 bad", done.stdout)
+    assert int(good) == len(cores()) - done.stdout.count("this ansible-core wants"), done.stdout
