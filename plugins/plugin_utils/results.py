@@ -19,6 +19,7 @@ from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.executor import task_executor
 from ansible.plugins.action import ActionBase
+from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__
 from ansible.vars import clean, manager
 
@@ -40,6 +41,10 @@ FOLDER = re.compile(r"[\w ./\\~+@=,:%()-]+\Z")
 """Characters of a folder for temporary files on a node: no quotes, and no ends of lines."""
 FOLDER_BYTES = 255
 """Maximum size of its path. sftp takes a line of more than 2,047 bytes for several commands."""
+
+COMPARED_LINES = 4000
+"""Maximum number of lines of both sides of the diffs of a result, as in the callback gpuprov_jsonl: the time
+grows with their product, and all nodes wait."""
 
 injected = False
 """Whether variables have been computed without the facts that are left out."""
@@ -133,10 +138,27 @@ def without_statistics(parse: Callable[..., Any]) -> Callable[..., Any]:
     return parsed
 
 
+def with_short_diffs(show: Callable[..., str]) -> Callable[..., str]:
+    """Return Ansible's function that compares two texts of a node, which leaves out long ones."""
+
+    @wraps(show)
+    def shown(callback: Any, diffs: Any) -> str:
+        kept, left = [], COMPARED_LINES
+        for diff in diffs if isinstance(diffs, list) else [diffs]:
+            sides = [diff[side] for side in ("before", "after") if side in diff]
+            texts = [side if isinstance(side, str) else callback._serialize_diff(side) for side in sides]
+            left -= sum(len(text.splitlines()) for text in texts)
+            kept.append(diff if left >= 0 else {"prepared": f"no diff of more than {COMPARED_LINES} lines\n"})
+        return show(callback, kept)
+
+    return shown
+
+
 require_release()
 # Each of these modules imports the function. The executor of ansible-core before 2.21 calls it for the
 # further items of a loop, later releases the manager's.
 for module in (clean, manager, *[task_executor] * hasattr(task_executor, "clean_facts")):
     module.clean_facts = without_others(module.clean_facts)
 ActionBase._make_tmp_path = with_safe_folder(ActionBase._make_tmp_path)
+CallbackBase._get_diff = with_short_diffs(CallbackBase._get_diff)
 ActionBase._parse_returned_data = without_statistics(ActionBase._parse_returned_data)

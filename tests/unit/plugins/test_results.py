@@ -114,3 +114,16 @@ def test_facts_that_were_gathered_before_are_refused(known: dict[str, Any], says
 def test_a_release_that_takes_text_of_a_node_for_a_template_is_refused(release: str, old: bool) -> None:
     said = answered("[setattr(results, '__version__', asked), refusal(results.require_release)][1]", release)
     assert ("expected 2.19 or later" in said) == old
+
+
+def test_long_diffs_of_a_node_are_not_compared() -> None:
+    """Compare texts of which each has as many lines as both may have, and short ones before them."""
+    shown = "results.CallbackBase._get_diff(results.CallbackBase(), asked)"
+    short, long = {"before": "a\n", "after": "b\n"}, {"before": "a\n" * 2000, "after": "b\n" * 2001}
+    assert "-a" in answered(shown, short)
+    assert '-    "a": 1' in answered(shown, {"before": {"a": 1}, "after": {"a": 2}})
+    assert answered(shown, long) == "no diff of more than 4000 lines\n"
+    assert answered(shown, [short, long, short]).count("-a") == 1
+    assert answered(shown, {"before": {str(each): 1 for each in range(4001)}, "after": ""}) == answered(
+        shown, long
+    )
