@@ -13,7 +13,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import node_program, results
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import (
+    node_program,
+    results,  # noqa: F401 - for its effect
+)
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
 
 # Ansible imports an action in its main process, and forks a process for each task and node.
@@ -80,11 +83,9 @@ class OnNode(ActionBase):
 
         Raises:
             AnsibleActionFail: the node is no longer leased to this run, or the output is too large.
-            AnsibleError: facts that were gathered before are variables, see `require_no_others`.
         """
         if reason := complaint(str(task_vars.get("inventory_hostname", ""))):
             raise AnsibleActionFail(reason)
-        results.require_no_others(task_vars)
         words = f"{self._compute_environment_string()} {shlex.join(argv)}".strip()
         # Without input Ansible's ssh requests a terminal, which merges the two outputs. Ansible takes 255 for
         # a lost connection.

@@ -11,15 +11,15 @@ Ansible writes into commands of sftp.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.executor import task_executor
 from ansible.plugins.action import ActionBase
 from ansible.plugins.callback import CallbackBase
+from ansible.plugins.strategy import StrategyBase
 from ansible.release import __version__
 from ansible.vars import clean, manager
 
@@ -31,23 +31,24 @@ FACT = re.compile(
     "|(?:effective|real)_(?:group|user)_id|env|fibre_channel_wwn|fips|flags|form_factor|fqdn|hostname|hostnqn"
     "|interfaces|is_chroot|iscsi_iqn|kernel(?:_version)?|loadavg|local|locally_reachable_ips|lsb|lvm"
     "|machine(?:_id)?|mem[a-z]+_mb|mounts|nodename|os_family|pkg_mgr|proc_cmdline|processor(?:_[a-z_]+)?"
-    "|python(?:_version)?|selinux(?:_python_present)?|service_mgr|ssh_host_key_[a-z0-9_]+|swap[a-z]+_mb"
+    "|python(?:_version)?|selinux(?:_python_present)?|service_mgr"
+    "|ssh_host_key_(?:dsa|ecdsa|ed25519|rsa)_public(?:_keytype)?|swap[a-z]+_mb"
     "|system(?:_capabilities(?:_enforced)?|_vendor)?|uptime_seconds|user_(?:dir|gecos|gid|id|shell|uid)"
     r"|userspace_(?:architecture|bits)|virtualization_[a-z_]+)\Z"
     r"|(?:facter|ohai)_\w+\Z|(?:ansible_)?discovered_interpreter_python\Z|gather_subset\Z|module_setup\Z"
 )
-"""Names of the facts of `ansible.builtin.setup` on Linux, apart from those of network interfaces."""
+"""Names of facts of `ansible.builtin.setup` on Linux, and none of an option of Ansible.
+
+Facts of network interfaces are not among them: their names are the node's choice.
+"""
 FOLDER = re.compile(r"[\w ./\\~+@=,:%()-]+\Z")
 """Characters of a folder for temporary files on a node: no quotes, and no ends of lines."""
 FOLDER_BYTES = 255
 """Maximum size of its path. sftp takes a line of more than 2,047 bytes for several commands."""
-
 COMPARED_LINES = 4000
-"""Maximum number of lines of both sides of the diffs of a result, as in the callback gpuprov_jsonl: the time
-grows with their product, and all nodes wait."""
-
-injected = False
-"""Whether variables have been computed without the facts that are left out."""
+"""Maximum number of lines of both sides of a result's diffs, as in the callback gpuprov_jsonl: the time grows
+with their product, and all nodes wait.
+"""
 
 
 def require_release() -> None:
@@ -63,14 +64,9 @@ def require_release() -> None:
         )
 
 
-def is_fact(name: object, value: object) -> bool:
-    """Return whether a fact may be a variable: one of `setup`, by its name, or a network interface."""
-    if not isinstance(name, str):
-        return False
-    if FACT.match(name):
-        return True
-    device = value.get("device") if isinstance(value, Mapping) else None
-    return isinstance(device, str) and name == "ansible_" + re.sub("[^A-Za-z0-9]", "_", device)
+def is_fact(name: object) -> bool:
+    """Return whether a fact may be a variable."""
+    return isinstance(name, str) and FACT.match(name) is not None
 
 
 def without_others(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -78,33 +74,29 @@ def without_others(choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @wraps(choose)
     def chosen(facts: Any) -> Any:
-        global injected
-        injected = True
-        return {name: value for name, value in choose(facts).items() if is_fact(name, value)}
+        return {name: value for name, value in choose(facts).items() if is_fact(name)}
 
     return chosen
 
 
-def require_no_others(variables: Mapping[str, Any]) -> None:
-    """Check a task's variables for facts that are left out: those of a play's first task may be older.
+def with_new_variables(queue: Callable[..., None]) -> Callable[..., None]:
+    """Return Ansible's function that starts a task on a host; the variables of the first are computed again.
 
-    Raises:
-        AnsibleError: a fact is a variable that it may not be.
+    A strategy computes them before it loads the task's action, and thus this module.
     """
-    facts = variables.get("ansible_facts")
-    if injected or not constants.INJECT_FACTS_AS_VARS or not isinstance(facts, Mapping):
-        return
-    named = {each: value for name, value in facts.items() for each in (name, f"ansible_{name}")}
-    wrong = sorted(
-        str(name)
-        for name, value in named.items()
-        if name in variables and variables[name] == value and not is_fact(name, value)
-    )
-    if wrong:
-        raise AnsibleError(
-            f"facts that were gathered before are variables: {', '.join(wrong[:3])[:100]}; set"
-            " inject_facts_as_vars = False in ansible.cfg, or gather facts after the first task of a role"
-        )
+    first = True
+
+    @wraps(queue)
+    def queued(strategy: Any, host: Any, task: Any, variables: Any, *rest: Any) -> None:
+        nonlocal first
+        if first:
+            play = task._parent._play
+            variables = strategy._variable_manager.get_vars(play=play, host=host, task=task)
+            strategy.add_tqm_variables(variables, play=play)
+            first = False
+        queue(strategy, host, task, variables, *rest)
+
+    return queued
 
 
 def with_safe_folder(make: Callable[..., str]) -> Callable[..., str]:
@@ -114,6 +106,7 @@ def with_safe_folder(make: Callable[..., str]) -> Callable[..., str]:
     def made(action: Any, *rest: Any, **named: Any) -> str:
         path = make(action, *rest, **named)
         if not FOLDER.match(path) or len(path.encode(errors="surrogateescape")) > FOLDER_BYTES:
+            action._connection._shell.tmpdir = None
             raise AnsibleError(f"the node names a folder for temporary files that none can be: {path[:80]!r}")
         return path
 
@@ -159,6 +152,7 @@ require_release()
 # further items of a loop, later releases the manager's.
 for module in (clean, manager, *[task_executor] * hasattr(task_executor, "clean_facts")):
     module.clean_facts = without_others(module.clean_facts)
+StrategyBase._queue_task = with_new_variables(StrategyBase._queue_task)
 ActionBase._make_tmp_path = with_safe_folder(ActionBase._make_tmp_path)
 CallbackBase._get_diff = with_short_diffs(CallbackBase._get_diff)
 ActionBase._parse_returned_data = without_statistics(ActionBase._parse_returned_data)

@@ -185,21 +185,22 @@ FACTS = {
     "ansible_remote_tmp": "/tmp/$(touch /x)",
     "inventory_hostname": "other",
     "delegated_vars['ansible_host']": "192.0.2.7",
-    "ansible_docker_gwbridge": {"device": "docker-gwbridge"},
-    "ansible_shell_type": {"device": "eth0"},
+    "ansible_host_key_checking": {"device": "host_key_checking"},
+    "control_path": float("inf"),
     "ansible_distribution": "Debian",
     "own": 1,
 }
 """Facts in the result of a node's module, also those of interfaces and of a site's own modules."""
 NODE = f"""#!/usr/bin/python3
 import json
+inf = float("inf")
 print(json.dumps({{"ansible_facts": {FACTS}, "ansible_stats": 5}}))
 """
 
 
 @pytest.mark.parametrize(
     ("injected", "known"),
-    [("1", ["ansible_distribution", "ansible_docker_gwbridge"]), ("0", [])],
+    [("1", ["ansible_distribution"]), ("0", [])],
 )
 def test_facts_of_a_node_set_no_variable_of_a_role(tmp_path: Path, injected: str, known: list[str]) -> None:
     """With Ansible's default, facts precede the inventory; gpuprov turns that off, a collection cannot."""
@@ -228,6 +229,23 @@ def test_facts_of_a_node_set_no_variable_of_a_role(tmp_path: Path, injected: str
         ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
     )  # fmt: skip
     assert (tmp_path / "said").read_text() == f"{known} 1 2"
+
+
+def test_facts_that_were_gathered_before_set_no_variable_of_a_plays_first_task(tmp_path: Path) -> None:
+    """Ansible computes the variables of this task before it loads an action of the collection."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/ask.py").write_text(NODE.replace(', "ansible_stats": 5', ""))
+    said = "{{ vars.keys() | intersect(names) | sort }} {{ ansible_facts.own }}"
+    keep = {"name": "Keep it", COMMAND: {"argv": ["tee", str(tmp_path / "said")], "stdin": said}}
+    tasks = [{"name": "Ask", "ask": {}}, keep]
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}
+    play["vars"] = {"names": sorted({*FACTS} - {"inventory_hostname"})}
+    (tmp_path / "play.yml").write_text(yaml.safe_dump([play]))
+    run(
+        "ansible-playbook", "play.yml", folder=tmp_path, ANSIBLE_INJECT_FACT_VARS="1",
+        ANSIBLE_COLLECTIONS_PATH=str(link_collection(tmp_path / "collections")),
+    )  # fmt: skip
+    assert (tmp_path / "said").read_text() == "['ansible_distribution'] 1"
 
 
 @pytest.mark.parametrize("python", ["/usr/bin/python3.12", None])
