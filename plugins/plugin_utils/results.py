@@ -60,7 +60,7 @@ def require_release() -> None:
     if tuple(map(int, __version__.split(".")[:2])) < OLDEST:
         raise AnsibleError(
             f"ansible-core is {__version__}; expected 2.19 or later, as earlier releases take text of a node"
-            " for a template: run `pip install 'ansible-core>=2.19'`"
+            " for a template; see docs/collection.md, Versions"
         )
 
 
