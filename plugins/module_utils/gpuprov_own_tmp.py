@@ -9,6 +9,8 @@ Runs on nodes: Python 3.6 to 3.14 and its standard library.
 """
 
 import os
+import subprocess
+import sys
 
 try:
     import ctypes
@@ -47,6 +49,24 @@ def with_own_tmp(environment: "Mapping[str, str]" = os.environ) -> "dict[str, An
     return {"env": kept, "preexec_fn": mount_own_tmp}
 
 
+def run_with_own_tmp(*command: str) -> "tuple[int, str]":
+    """Run a command without input and with folders of its own; return its exit status and standard error.
+
+    Its standard error is also copied to this process's own.
+    """
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,  # noqa: UP021 - Python 3.6
+        errors="replace",
+        check=False,
+        **with_own_tmp(),
+    )
+    sys.stderr.write(done.stderr)
+    return done.returncode, done.stderr
+
+
 def mount_own_tmp() -> None:
     """Mount empty folders over /tmp and /var/tmp for this process alone, if it may.
 
@@ -55,7 +75,9 @@ def mount_own_tmp() -> None:
     if LIBC is None or LIBC.unshare(CLONE_NEWNS) or _mount(b"none", b"/", None, SLAVE, None):
         return
     for folder in FOLDERS:
-        all(_mount(b"gpuprov", folder, b"tmpfs", SAFE, options) for options in OPTIONS)
+        for options in OPTIONS:
+            if _mount(b"gpuprov", folder, b"tmpfs", SAFE, options) == 0:
+                break
 
 
 def _mount(source: bytes, target: bytes, kind: "bytes | None", flags: int, options: "bytes | None") -> int:

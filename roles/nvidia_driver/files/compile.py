@@ -7,10 +7,9 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
-from gpuprov_own_tmp import with_own_tmp
+from gpuprov_own_tmp import run_with_own_tmp
 
 
 def main() -> None:
@@ -20,19 +19,10 @@ def main() -> None:
     asked, failure = json.loads(sys.argv[1]), None
     for kernel in asked["kernels"]:
         command = ["dkms", "install", "--force", asked["source"], "-k", kernel]
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            check=False,
-            **with_own_tmp(),
-        )
-        sys.stderr.write(done.stderr)
-        if done.returncode:
-            said = done.stderr.strip().partition("\n")[0]
-            failure = {"says": f"{' '.join(command)} exited with {done.returncode}: {said}", "do": None}
+        status, errors = run_with_own_tmp(*command)
+        if status:
+            said = errors.strip().partition("\n")[0]
+            failure = {"says": f"{' '.join(command)} exited with {status}: {said}", "do": None}
             break
     sys.stdout.write("\n" + json.dumps({"changed": True, "failure": failure}) + "\n")
 

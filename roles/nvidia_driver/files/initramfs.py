@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import gpuprov_initramfs as initramfs
 from gpuprov_cpio import paths_in
 from gpuprov_failures import Failed
 from gpuprov_node import output
-from gpuprov_own_tmp import with_own_tmp
+from gpuprov_own_tmp import run_with_own_tmp
 
 MODULE = re.compile(r"(?:^|/)nvidia(?:[-_](?:current|tesla|open|uvm|modeset|drm|peermem|\d+))*\.ko")
 FOREIGN = re.compile(r"(?:^|/)(?:nouveau|nova[-_]core)\.ko")
@@ -61,20 +60,11 @@ def outdated(image: str, kernel: str, asked: dict) -> bool:
 
 def failure(command: list[str]) -> dict | None:
     """Run a command with own temporary folders, pass on its standard error; return its failure or None."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        check=False,
-        **with_own_tmp(),
-    )
-    sys.stderr.write(done.stderr)
-    if done.returncode == 0:
+    status, errors = run_with_own_tmp(*command)
+    if status == 0:
         return None
-    *_, last = ["no message", *done.stderr.strip().splitlines()]
-    return {"says": f"{' '.join(command)} exited with {done.returncode}: {last}", "do": None}
+    *_, last = ["no message", *errors.strip().splitlines()]
+    return {"says": f"{' '.join(command)} exited with {status}: {last}", "do": None}
 
 
 def remade(image: str, kernel: str, asked: dict) -> tuple[bool, dict | None]:

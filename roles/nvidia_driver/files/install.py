@@ -13,12 +13,11 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
-from gpuprov_own_tmp import with_own_tmp
+from gpuprov_own_tmp import run_with_own_tmp
 
 TREE = Path("/var/lib/dkms")
 ARCHIVES = Path("/var/lib/gpuprov")
@@ -71,19 +70,10 @@ def run(*command: str) -> None:
     Raises:
         Refused: it failed; the text has the first line of its errors.
     """
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        check=False,
-        **with_own_tmp(),
-    )
-    sys.stderr.write(done.stderr)
-    if done.returncode:
-        said = done.stderr.strip().partition("\n")[0]
-        raise Refused(f"{' '.join(command)} exited with {done.returncode}: {said}")
+    status, errors = run_with_own_tmp(*command)
+    if status:
+        said = errors.strip().partition("\n")[0]
+        raise Refused(f"{' '.join(command)} exited with {status}: {said}")
 
 
 def install(source: str, build: dict) -> None:
@@ -102,8 +92,7 @@ def install(source: str, build: dict) -> None:
     if not (TREE / source / "source").exists():
         run("dkms", "add", source)
     if (TREE / source.partition("/")[0] / f"kernel-{build['kernel']}-{os.uname().machine}").exists():
-        remove = ["dkms", "uninstall", source, *one]
-        subprocess.run(remove, stdin=subprocess.DEVNULL, check=False, **with_own_tmp())
+        run_with_own_tmp("dkms", "uninstall", source, *one)
     place(TREE / source / build["kernel"] / os.uname().machine, files, build.get("builders", "another node"))
     run("dkms", "install", "--force", source, *one)
 

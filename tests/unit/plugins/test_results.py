@@ -32,10 +32,14 @@ asked = json.loads(input())
 """Begin of a program of its own: the module changes functions of Ansible."""
 
 
-def answered(program: str, asked: Any = None) -> Any:
-    """Return the JSON that a program prints, which has the module as `results` and a value as `asked`."""
+def answered(program: str, asked: Any = None, before: str = "") -> Any:
+    """Return the value of an expression, which has the module as `results` and a value as `asked`.
+
+    Args:
+        before: statements that are run before it.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", LOADED + f"print(json.dumps({program}))"],
+        [sys.executable, "-c", f"{LOADED}{before}\nprint(json.dumps({program}))"],
         input=json.dumps(asked),
         check=False,
         capture_output=True,
@@ -94,7 +98,6 @@ def test_other_facts_are_no_variables(name: str) -> None:
 def test_no_option_of_ansible_is_a_fact() -> None:
     """Ask Ansible for the variables of its plugins, and of its own settings."""
     plugins = """
-import yaml
 from ansible import constants
 from ansible.plugins import loader
 from ansible.plugins.loader import fragment_loader
@@ -109,15 +112,7 @@ for option in constants.config.get_configuration_definitions().values():
     names |= {each["name"] for each in option.get("vars") or ()}
 """
     program = "(len(names), 'ansible_host_key_checking' in names, sorted(filter(results.is_fact, names)))"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{LOADED}\n{plugins}\nprint(json.dumps({program}))"],
-        input="0",
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    count, listed, facts = json.loads(done.stdout)
+    count, listed, facts = answered(program, before=plugins)
     assert (count > 100, listed, facts) == (True, True, [])
 
 
@@ -128,7 +123,9 @@ def test_a_release_that_takes_text_of_a_node_for_a_template_is_refused(release: 
 
 
 def test_long_diffs_of_a_node_are_not_compared() -> None:
-    """Compare texts of which each has as many lines as both may have, and short ones before them."""
+    """Compare short texts, long ones, and short ones before and after long ones."""
+    callback = (ROOT / "plugins/callback/gpuprov_jsonl.py").read_text("utf-8")
+    assert f"COMPARED_LINES = {answered('results.COMPARED_LINES')}\n" in callback, "of both callbacks"
     shown = "results.CallbackBase._get_diff(results.CallbackBase(), asked)"
     short, long = {"before": "a\n", "after": "b\n"}, {"before": "a\n" * 2000, "after": "b\n" * 2001}
     assert "-a" in answered(shown, short)
