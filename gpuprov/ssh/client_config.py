@@ -43,7 +43,12 @@ def client_config(
     """
     patterns = _patterns(FILES)
     if patterns is None or any(fnmatchcase(address.lower(), each) for each in patterns):
-        return _ask(FILES, address, user, port, otherwise)
+        answer = _ask(FILES, address, user, port, otherwise)
+        if not _depends_on_login(FILES):
+            return answer
+        # A `Match` line before the one that names the user is compared with the local user, and is in force
+        # in the login, which states both.
+        return _ask(FILES, address, answer["user"][0], int(answer["port"][0]), otherwise)
     if not any(stated_path(path).exists() for path in FILES):
         return {}
     return {**_ask(FILES, ANYBODY, None, None, otherwise), "hostname": (address,)}
@@ -61,6 +66,7 @@ def usual_keys() -> tuple[str, ...]:
 def forget_client_config() -> None:
     """Clear the caches, so that the files are read again."""
     _patterns.cache_clear()
+    _depends_on_login.cache_clear()
     _ask.cache_clear()
 
 
@@ -131,6 +137,18 @@ def _patterns(files: Sequence[str]) -> frozenset[str] | None:
             if depends and [word.lower() for word in words] != ["match", "all"]:
                 return None
     return frozenset(found)
+
+
+@lru_cache(maxsize=4)
+def _depends_on_login(files: Sequence[str]) -> bool:
+    """Return whether options can depend on the user or the port of the login: by `Match user` or `Match
+    exec`, or in files that `_lines` does not read.
+    """
+    lines = (words for path in files for words in _lines(stated_path(path), depth=0))
+    return any(
+        keyword == "include" or (keyword == "match" and re.search("user|exec", " ".join(values).lower()))
+        for keyword, *values in ([words[0].lower(), *words[1:]] for words in lines)
+    )
 
 
 def _lines(path: Path, depth: int) -> Iterator[list[str]]:

@@ -111,6 +111,26 @@ def test_a_host_that_leads_to_itself_is_entered_straight_and_a_circle_is_refused
         route("a", Connection())
 
 
+@pytest.mark.parametrize("match", ["user ops", 'exec "test %r = ops"', "!user {local}"])
+def test_options_are_those_of_the_user_that_the_login_states(configure: Configure, match: str) -> None:
+    """Compare `Match` lines with the user of the login, also if they precede the line that names it."""
+    lines = ["RevokedHostKeys /etc/revoked", "GSSAPIDelegateCredentials yes", "ProxyCommand relay %h"]
+    lines = [f"Match {match.format(local=getpass.getuser())}", *lines, "Host *", "User ops"]
+    configure("".join(f"{line}\n" for line in lines))
+    way = route("gpu01", Connection())
+    assert (way.user, way.revoked_keys, way.delegates) == ("ops", ("/etc/revoked",), True)
+    assert way.proxy_command == "relay gpu01"
+    local = route("gpu01", Connection(user=getpass.getuser()))
+    assert (local.revoked_keys, local.delegates, local.proxy_command) == ((), False, None)
+
+
+def test_a_jump_hosts_options_are_those_of_its_user(configure: Configure) -> None:
+    configure("Match user ops\n  RevokedHostKeys /etc/revoked\nHost gate\n  User ops\n")
+    gate = route("gpu01", Connection(jump="gate")).jump
+    assert gate is not None
+    assert (gate.user, gate.revoked_keys) == ("ops", ("/etc/revoked",))
+
+
 def test_a_mistake_in_the_configuration_names_its_file_and_line(configure: Configure) -> None:
     path = configure("Host gpu01\n  Prot 22\n")
     with pytest.raises(InvalidInput) as raised:
@@ -123,6 +143,7 @@ def test_a_mistake_in_the_configuration_names_its_file_and_line(configure: Confi
     [
         ("Host far-*\n  User ops\n", 2),  # one call for all hosts that no pattern names, one for far-1
         ("Match host far-1\n  User ops\n", 4),
+        ("Match host far-1\n  User ops\nMatch user alice\n  Port 23\n", 8),  # the user is known by then
         ("Host *\n  HostName %h.example.org\n", 4),
         ("Include {more}\n", 2),
     ],
