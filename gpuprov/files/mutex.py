@@ -11,6 +11,7 @@ import fcntl
 import grp
 import os
 import pwd
+import shlex
 import stat
 import time
 
@@ -115,7 +116,8 @@ def _require_own(found: os.stat_result, path: str) -> None:
     me = os.geteuid()
     if found.st_uid != me:
         said = f"it belongs to user {found.st_uid}, expected {me}"
-        raise NotOurs(errno.EPERM, f"{said}; look at what is in it, then `chown {me} {path}`", path)
+        do = f"look at what is in it, then `chown {int(me)} {shlex.quote(path)}`"
+        raise NotOurs(errno.EPERM, f"{said}; {do}", path)
 
 
 def _require_closed(found: os.stat_result, path: str) -> None:
@@ -128,7 +130,8 @@ def _require_closed(found: os.stat_result, path: str) -> None:
     """
     if found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_private(found.st_gid)):
         said = f"other users may write it, its mode is {stat.S_IMODE(found.st_mode):o}"
-        raise NotOurs(errno.EPERM, f"{said}; look at what is in it, then `chmod go-w {path}`", path)
+        do = f"look at what is in it, then `chmod go-w {shlex.quote(path)}`"
+        raise NotOurs(errno.EPERM, f"{said}; {do}", path)
 
 
 def _is_private(group: int) -> bool:

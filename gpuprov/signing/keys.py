@@ -5,6 +5,7 @@ The key is used only on the controller, and is never copied.
 
 from __future__ import annotations
 
+import shlex
 import stat
 import subprocess
 from collections.abc import Callable, Sequence
@@ -89,7 +90,7 @@ def _of_file(path: Path) -> Sign:
             raise InvalidInput(
                 f"{where} is readable by others",
                 expected="readable only by its owner",
-                do=f"chmod 600 {path}",
+                do=f"chmod 600 {shlex.quote(str(path))}",
             )
         private = load_private_key(read_bounded(path, LARGEST))
     except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hmac
 import re
+import shlex
 import stat
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
@@ -360,7 +361,7 @@ def read_known_hosts(path: Path) -> KnownHosts:
             raise InvalidInput(
                 f"{path} can be written by every user of this machine",
                 expected="a file that only its owner can write",
-                do=f"check the keys in it, then `chmod o-w {path}`",
+                do=f"check the keys in it, then `chmod o-w {shlex.quote(str(path))}`",
             )
         text = read_bounded(path, LARGEST)
     except OSError as error:

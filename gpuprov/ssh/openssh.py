@@ -43,9 +43,6 @@ CLOSED = {
 this machine that leads to a node, and write none that a node sends into the user's; also if the user's
 configuration states otherwise. Of a `RemoteCommand` there ssh would run no other command.
 """
-UNDELEGATED = {"GSSAPIDelegateCredentials": "no"}
-"""Option that keeps the user's Kerberos ticket; only for a configuration that gives it, since builds of ssh
-without GSSAPI complain about it."""
 ONLY_THE_STATED_FILE = {
     "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5
     "GlobalKnownHostsFile": "/dev/null",
@@ -92,8 +89,11 @@ def ssh_options(route: Route) -> dict[str, str]:
 
 
 def _closed(route: Route) -> dict[str, str]:
-    """Return the options with which a host gets nothing of the user but the login."""
-    return {**CLOSED, **(UNDELEGATED if route.delegates else {})}
+    """Return the options with which a host gets nothing of the user but the login.
+
+    Those of Kerberos are only for a configuration that states them: builds of ssh without it complain.
+    """
+    return {**CLOSED, **dict.fromkeys(route.kerberos, "no")}
 
 
 def _through(hop: Route, to: Route) -> str:

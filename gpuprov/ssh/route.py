@@ -27,6 +27,10 @@ HOPS_AT_MOST = 8
 USUAL_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 """Default keys if ssh is not configured at all; ssh may not be installed then, and is not run."""
 AGENT_OF_THE_ENVIRONMENT = "SSH_AUTH_SOCK"
+KERBEROS = ("GSSAPIDelegateCredentials", "GSSAPIKeyExchange")
+"""Options with which a host gets the user's Kerberos ticket, or proves by Kerberos, without a host key, which
+host it is.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Route:
         jump: the host to connect through.
         proxy_command: a command whose input and output are used in place of a connection.
         stated: settings of the fleet for this route.
-        delegates: whether ssh's configuration states that the host gets the user's Kerberos ticket.
+        kerberos: options of `KERBEROS` that ssh's configuration states.
         local: this machine: `user` is the user that gpuprov runs as, and settings of SSH do not apply.
     """
 
@@ -64,7 +68,7 @@ class Route:
     jump: Route | None
     proxy_command: str | None
     stated: Connection
-    delegates: bool = False
+    kerberos: tuple[str, ...] = ()
     local: bool = False
 
     @property
@@ -203,7 +207,7 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
         jump=jump,
         proxy_command=_filled(command, tokens) if command else None,
         stated=stated,
-        delegates=_first(said, "gssapidelegatecredentials") == "yes",
+        kerberos=tuple(option for option in KERBEROS if _first(said, option.lower()) == "yes"),
     )
 
 

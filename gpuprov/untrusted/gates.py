@@ -54,9 +54,12 @@ Document = TypeVar("Document")
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-# Commands in the log of a job: `##[…]` (GitHub Actions) and `##vso[…]` (Azure Pipelines) anywhere in a line,
-# `::…::` at its start, also after blanks.
-_COMMANDS = re.compile(r"(?<=#)#(?=\[|vso\[)|^[^\S\n]*:(?=:[A-Za-z-]+(?:::| [^\n]*?::))", re.MULTILINE)
+# Commands in the log of a job: `##[…]` (GitHub Actions), `##vso[…]` (Azure Pipelines) and `##teamcity[…]`
+# anywhere in a line, `::…::` at its start, also after blanks. GitHub's runner compares the second `::` by the
+# rules of a language, which ignore characters without weight, such as a soft hyphen.
+_COMMANDS = re.compile(
+    r"(?<=#)#(?=(?:vso|teamcity)?\[)|^[^\S\n]*:(?=:[A-Za-z-]+(?:::|:?[^!-~\n]))", re.MULTILINE
+)
 _NOT_XML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 COMPONENT = r"[A-Za-z0-9_+][A-Za-z0-9._+@=,:~-]{0,254}"
 """Pattern of one component of a path; `names.file_name` uses it, too."""
@@ -97,8 +100,8 @@ def printable(text: str) -> Printable:
     r"""Return the text with control characters escaped as in `\x1b[31m`; tabs and newlines are kept.
 
     Carriage returns, C1 control characters, Unicode's line separators and direction marks, the byte order
-    mark and surrogates are escaped, too. So is one sign of each command that GitHub Actions and Azure
-    Pipelines would read in a job's log: `#\x23[set-output …]`, `\x3a:set-output …::`.
+    mark and surrogates are escaped, too. So is one sign of each command that GitHub Actions, Azure Pipelines
+    and TeamCity would read in a job's log: `#\x23[set-output …]`, `\x3a:set-output …::`.
     """
     return Printable(_COMMANDS.sub(_broken, _steered(text)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -192,7 +193,8 @@ class Once:
                 missing[build] = [name for name in wanting if self._name(name) in build.builders]
                 if old := self._store.leftover(build):
                     self._run.narrate(
-                        f"{old} has builds without a stated builder, which are not used: rm -r {old}"
+                        f"{old} has builds without a stated builder, which are not used:"
+                        f" rm -r {shlex.quote(str(old))}"
                     )
         return missing
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shlex
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -236,7 +237,7 @@ class Store:
             raise Refused(
                 f"{kept.archive} does not match its record: SHA-256 {digest(packed)[:16]}…",
                 expected=f"{kept.sha256[:16]}…",
-                do=f"rm -r {folder}, then run the command again",
+                do=f"rm -r {shlex.quote(str(folder))}, then run the command again",
             )
         return kept
 
@@ -298,7 +299,8 @@ def _readable(folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, TypeError, NodeFailed) as error:
         raise Refused(
-            f"{folder} cannot be read: {error}", do=f"rm -r {folder}, then run the command again"
+            f"{folder} cannot be read: {error}",
+            do=f"rm -r {shlex.quote(str(folder))}, then run the command again",
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import netrc
 import os
+import shlex
 from urllib.parse import urlsplit
 
 from gpuprov.errors import InvalidInput, Refused
@@ -35,6 +36,8 @@ def login_of(url: str) -> dict[str, str]:
     if found is None:
         return {}
     if mode & 0o077:
-        raise Refused(f"{path} has passwords, and other users may read it", do=f"chmod 600 {path}")
+        raise Refused(
+            f"{path} has passwords, and other users may read it", do=f"chmod 600 {shlex.quote(str(path))}"
+        )
     login, _, password = found
     return {"Authorization": "Basic " + base64.b64encode(f"{login}:{password}".encode()).decode()}

@@ -8,6 +8,7 @@ Addresses prove nothing and are not compared.
 from __future__ import annotations
 
 import re
+import shlex
 import ssl
 import stat
 from collections.abc import Mapping
@@ -61,7 +62,8 @@ def _context(protocol: int, folder: Path, who: str) -> ssl.SSLContext:
             seen = f"the certificate {file} is not safe: {error.strerror}"
             raise Refused(seen, expected="files and folders that only you can write") from None
     if stat.S_IMODE(files[2].stat().st_mode) & 0o077:
-        raise Refused(f"others can read {files[2]}", expected="mode 0600", do=f"chmod 600 {files[2]}")
+        do = f"chmod 600 {shlex.quote(str(files[2]))}"
+        raise Refused(f"others can read {files[2]}", expected="mode 0600", do=do)
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

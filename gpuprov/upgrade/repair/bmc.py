@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 from collections.abc import Iterable
 from contextlib import suppress
@@ -120,6 +121,5 @@ def refuse_shared(path: Path) -> None:
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
     if stat.S_IMODE(mode) & 0o077:
-        raise InvalidInput(
-            f"{path} has mode {stat.S_IMODE(mode):04o}", expected="0600", do=f"chmod 600 {path}"
-        )
+        do = f"chmod 600 {shlex.quote(str(path))}"
+        raise InvalidInput(f"{path} has mode {stat.S_IMODE(mode):04o}", expected="0600", do=do)

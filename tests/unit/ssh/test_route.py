@@ -13,7 +13,7 @@ from gpuprov.model.connection import Connection
 from gpuprov.model.lock import read_lock
 from gpuprov.ssh import client_config
 from gpuprov.ssh.openssh import ssh_argv
-from gpuprov.ssh.route import Route, route, with_absolute_paths
+from gpuprov.ssh.route import KERBEROS, Route, route, with_absolute_paths
 from tests import RECORDED_LOCK
 from tests.unit.programs import write_program
 from tests.unit.ssh.conftest import Configure
@@ -118,10 +118,10 @@ def test_options_are_those_of_the_user_that_the_login_states(configure: Configur
     lines = [f"Match {match.format(local=getpass.getuser())}", *lines, "Host *", "User ops"]
     configure("".join(f"{line}\n" for line in lines))
     way = route("gpu01", Connection())
-    assert (way.user, way.revoked_keys, way.delegates) == ("ops", ("/etc/revoked",), True)
+    assert (way.user, way.revoked_keys, way.kerberos) == ("ops", ("/etc/revoked",), KERBEROS[:1])
     assert way.proxy_command == "relay gpu01"
     local = route("gpu01", Connection(user=getpass.getuser()))
-    assert (local.revoked_keys, local.delegates, local.proxy_command) == ((), False, None)
+    assert (local.revoked_keys, local.kerberos, local.proxy_command) == ((), (), None)
 
 
 def test_a_jump_hosts_options_are_those_of_its_user(configure: Configure) -> None:
@@ -205,14 +205,15 @@ def test_files_are_found_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_
         assert (found.identity_file, found.known_hosts) == expected
 
 
-def test_no_host_gets_the_users_kerberos_ticket(configure: Configure) -> None:
-    """Delegate it neither to a node nor to a jump host, also if `Host *` states it."""
-    path = configure("Host *\nGSSAPIDelegateCredentials yes\n")
+@pytest.mark.parametrize("option", KERBEROS)
+def test_kerberos_gives_no_host_a_ticket_or_replaces_its_key(configure: Configure, option: str) -> None:
+    """Delegate no ticket, and check host keys, of nodes and jump hosts, also if `Host *` states otherwise."""
+    path = configure(f"Host *\n{option} yes\n")
     argv = ssh_argv(route("gpu01", Connection(jump="gate")), 5)
     words = [argv[0], "-G", "-F", str(path), *argv[1 : argv.index("--")], "gpu01"]
     seen = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "gssapidelegatecredentials no\n" in seen
+    assert f"{option.lower()} no\n" in seen
     [jump] = [line for line in seen.splitlines() if line.startswith("proxycommand ")]
-    assert "GSSAPIDelegateCredentials=no" in jump
+    assert f"{option}=no" in jump
     configure("")
     assert not any("GSSAPI" in word for word in ssh_argv(route("gpu01", Connection(jump="gate")), 5))

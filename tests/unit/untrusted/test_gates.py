@@ -70,11 +70,18 @@ def test_a_terminal_gets_no_control_characters(text: str) -> None:
 REGISTERED = ("set-output", "add-mask", "error", "stop-commands")
 
 
+WEIGHTLESS = "\xad\u034f\u200b\u200d\u2060\ufe0f\U000e0020"
+"""Some of the characters that a comparison by language (ICU's, of .NET) ignores."""
+
+
 def is_command(line: str) -> bool:
-    """Return whether GitHub's runner reads a line as a command, as its ActionCommand.cs does."""
+    """Return whether GitHub's runner reads a line as a command, as its ActionCommand.cs does.
+
+    Its search for the second `::` is one by language, that for the name is not.
+    """
     line = line.lstrip()
-    if line.startswith("::") and "::" in line[2:]:
-        return line[2 : line.index("::", 2)].split(" ")[0] in REGISTERED
+    if line.startswith("::") and (end := re.search(f"[{WEIGHTLESS}]*:[{WEIGHTLESS}]*:", line[2:])):
+        return line[2 : 2 + end.start()].split(" ")[0] in REGISTERED
     start = line.find("##[")
     return (
         start >= 0
@@ -91,6 +98,10 @@ COMMANDS = [
     "\u3000\xa0::stop-commands::x",
     "first\n::add-mask::x\n##[add-mask]y",
     "::error file=a,line=1 :: x::y",
+    "::error:\xad:x",
+    "::error\u2060::x",
+    "::error a=\xad:\u200b:x",
+    "::stop-commands:\U000e0020\ufe0f:x",
 ]
 
 
@@ -106,7 +117,9 @@ def test_a_job_reads_no_command(text: str) -> None:
             assert json.loads(whole) == document
 
 
-@given(st.lists(st.sampled_from(["#", "[", "]", ":", "::", "##[", "error", " ", "\n", "\t", "a=b", "\x1b"])))
+@given(
+    st.lists(st.sampled_from(["#", "[", "]", ":", "::", "##[", "error", " ", "\n", "\t", "a=b", *"\x1b\xad"]))
+)
 def test_no_text_becomes_a_command_of_a_job(words: list[str]) -> None:
     text = "".join(words)
     assert not any(map(is_command, printable(text).splitlines()))
@@ -125,6 +138,7 @@ def test_other_signs_of_that_kind_are_kept() -> None:
     ):
         assert printable(text) == text
     assert printable("##vso[task.setvariable variable=a]b") == r"#\x23vso[task.setvariable variable=a]b"
+    assert printable("##teamcity[buildStop]") == r"#\x23teamcity[buildStop]"
     assert printable("  ::error::x") == r"  \x3a:error::x"
 
 

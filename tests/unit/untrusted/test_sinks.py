@@ -322,6 +322,30 @@ def test_a_plain_string_reaches_it_only_through_its_gate(what: str) -> None:
     assert not found, f"text for {what} goes through {SINKS[what].gate}:\n" + "\n".join(found)
 
 
+UNQUOTED = re.compile(r"\b(?:chmod|chown|cp|mv|rm) [^`'\";|]*\Z")
+"""The beginning of a command that changes files, up to a value."""
+
+
+def unquoted(source: Source) -> Iterator[str]:
+    """Yield f-strings in which such a command has a value that is neither a constant nor quoted."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.JoinedStr):
+            text = ""
+            for part in node.values:
+                value = part.value if isinstance(part, ast.FormattedValue) else part
+                made = name_of(value.func if isinstance(value, ast.Call) else value)
+                if UNQUOTED.search(text) and not (made.isupper() or made in QUOTING or literal(value)):
+                    yield f"{source.path}:{node.lineno}: {ast.unparse(node)[:100]}"
+                text += str(value.value) if isinstance(value, ast.Constant) else "x"
+
+
+def test_a_command_to_copy_has_quoted_paths() -> None:
+    quoted_before = "gpuprov/access/deadman.py"
+    found = [line for source in sources() if source.path != quoted_before for line in unquoted(source)]
+    assert not found, "use shlex.quote:\n" + "\n".join(found)
+    assert list(unquoted(Source("x.py", ast.parse("f'look at it, then `chmod o-w {path}`'"))))
+
+
 def test_documents_of_others_are_parsed_within_limits() -> None:
     found = {
         source.path
