@@ -29,6 +29,7 @@ KEEP_APART = f'/bin/sh -c "$1"; s=$?; [ $s -ne {SSH_FAILED} ] || s={STAND_IN}; e
 PLAIN = re.compile(r"[\w@+=:,./~-]+")
 """Paths that ssh reads without quotes as they are."""
 CLOSED = {
+    "CheckHostIP": "no",
     "ClearAllForwardings": "yes",
     "ForwardAgent": "no",
     "ForwardX11": "no",
@@ -40,8 +41,9 @@ CLOSED = {
     "VerifyHostKeyDNS": "no",
 }
 """Options that forward nothing to a node, take host keys from known-hosts files only, also those of a port of
-this machine that leads to a node, and write none that a node sends into the user's; also if the user's
-configuration states otherwise. Of a `RemoteCommand` there ssh would run no other command.
+this machine that leads to a node, and write none that a node sends into them, nor a known one for a new
+address of its name; also if the user's configuration states otherwise. Of a `RemoteCommand` there ssh would
+run no other command.
 """
 ONLY_THE_STATED_FILE = {
     "IgnoreUnknown": "KnownHostsCommand",  # OpenSSH before 8.5

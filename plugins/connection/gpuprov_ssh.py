@@ -45,10 +45,8 @@ from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.connection import ssh
-from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import results  # noqa: F401 - for its effect
+from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import results
 
-VALUES = 1 << 17
-"""Maximum number of `[`, `{` and `,`, and of ends of lines, in what a module prints, before it is parsed."""
 PIECE = 65536
 """Maximum number of bytes that are read at a time."""
 NEVER_S = threading.TIMEOUT_MAX
@@ -58,15 +56,15 @@ MARGIN_S = 1.0
 
 
 def limited(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Ansible's parser of what a module prints, with a limit of `VALUES`.
+    """Return Ansible's parser of what a module prints, with a limit of values and lines.
 
     Its further arguments depend on the version of ansible-core; Mitogen states `profile` by its name.
     """
 
     @wraps(parse)
     def parsed(action: Any, result: Any, *rest: Any, **named: Any) -> Any:
-        if sum(map(result.get("stdout", "").count, ("[", "{", ",", "\\n"))) > VALUES:
-            raise AnsibleError(f"the node answered with more than {VALUES} values or lines")
+        if results.count_values(result.get("stdout", "")) > results.VALUES:
+            raise AnsibleError(f"the node answered with more than {results.VALUES} values or lines")
         return parse(action, result, *rest, **named)
 
     return parsed

@@ -15,7 +15,7 @@ from ansible.module_utils.common.text.converters import to_text
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils import (
     node_program,
-    results,  # noqa: F401 - for its effect
+    results,
 )
 from ansible_collections.gpuprov.gpuprov.plugins.plugin_utils.leased import complaint
 
@@ -26,8 +26,8 @@ SYSTEM_PYTHON = ["sh", "-c", 'p=/usr/bin/python3; [ -x "$p" ] || p=python3; exec
 """Command of the system's own Python, which has the package manager's modules, or of the first in PATH."""
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 """Line of ssh about the end of a shared connection."""
-SIZE, VALUES = 8 << 20, 1 << 17
-"""Maximum number of characters and of values (`[`, `{` and `,`) of a script's answer, before it is parsed."""
+SIZE = 8 << 20
+"""Maximum number of characters of a script's answer, before it is parsed."""
 ENTRIES, TEXTS = 1000, 8192
 """Maximum number of entries of a list or mapping in an answer, and of one that has only texts: templates of
 tasks take the square of the number of some, and no time limit of a task includes its templates.
@@ -35,7 +35,7 @@ tasks take the square of the number of some, and no time limit of a task include
 NOT_FOUND = 127
 """Exit status of a shell for a program that does not exist."""
 LINES = 1 << 14
-"""Maximum number of lines of a program's output: Ansible keeps all results of a run, each line apart."""
+"""Maximum number of lines of a program's output."""
 
 
 def is_text(value: Any) -> bool:
@@ -94,7 +94,7 @@ class OnNode(ActionBase):
         # Mitogen returns bytes, and appends the line `Shared connection to … closed.`.
         texts = {name: to_text(said[name]) for name in ("stdout", "stderr")}
         texts["stderr"] = CLOSED.sub("", texts["stderr"])
-        if any(len(text) > SIZE or text.count("\n") > LINES for text in texts.values()):
+        if any(len(text) > SIZE or results.count_lines(text) > LINES for text in texts.values()):
             raise AnsibleActionFail(f"the output of {argv[0]} is too large")
         return {
             "rc": said["rc"],
@@ -169,7 +169,7 @@ def answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
         AnsibleActionFail: there is no document, or it is too large.
     """
     printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
-    if len(last) > SIZE or sum(map(last.count, "[{,")) > VALUES:
+    if len(last) > SIZE or results.count_values(last) > results.VALUES:
         raise AnsibleActionFail(f"{script} gave no answer: its document is too large")
     try:
         document = json.loads(last) if said["rc"] == 0 else None

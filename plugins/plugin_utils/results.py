@@ -45,6 +45,10 @@ FOLDER = re.compile(r"[\w ./\\~+@=,:%()-]+\Z")
 """Characters of a folder for temporary files on a node: no quotes, and no ends of lines."""
 FOLDER_BYTES = 255
 """Maximum size of its path. sftp takes a line of more than 2,047 bytes for several commands."""
+VALUES = 1 << 17
+"""Maximum number of values and of lines in the JSON of a node, before it is parsed."""
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+"""Ends of lines of `str.splitlines`, with which Ansible splits outputs; it keeps those of a whole run."""
 COMPARED_LINES = 4000
 """Maximum number of lines of both sides of a result's diffs, as in the callback gpuprov_jsonl: the time grows
 with their product, and all nodes wait.
@@ -62,6 +66,16 @@ def require_release() -> None:
             f"ansible-core is {__version__}; expected 2.19 or later, as earlier releases take text of a node"
             " for a template; see docs/collection.md, Versions"
         )
+
+
+def count_lines(text: str) -> int:
+    """Return the number of ends of lines in a text."""
+    return sum(map(text.count, LINE_ENDS))
+
+
+def count_values(text: str) -> int:
+    """Return how many values and lines the JSON in a text can have at most; each `\\u` counts as a line."""
+    return sum(map(text.count, ("[", "{", ",", r"\n", r"\r", r"\f", r"\u"))) + count_lines(text)
 
 
 def is_fact(name: object) -> bool:

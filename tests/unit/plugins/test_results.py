@@ -135,3 +135,9 @@ def test_long_diffs_of_a_node_are_not_compared() -> None:
     assert answered(shown, {"before": {str(each): 1 for each in range(4001)}, "after": ""}) == answered(
         shown, long
     )
+
+
+def test_lines_are_counted_as_they_are_split() -> None:
+    """Count at least the lines of `str.splitlines`, with which Ansible splits a module's output."""
+    ends = [each for each in map(chr, range(0x110000)) if len(f"a{each}a".splitlines()) == 2]
+    assert sorted(answered("list(results.LINE_ENDS)")) == ends

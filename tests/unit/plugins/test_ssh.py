@@ -33,7 +33,8 @@ def test_the_parser_of_results_gets_a_profile_by_place_or_by_name(arguments: str
     assert done.stdout == "('{}', None) ('{}', 'legacy')\n", done.stderr
 
 
-def test_a_result_of_too_many_values_is_not_parsed() -> None:
-    asked = f"{PARSER}\nparse(None, {{'stdout': '[' * 200_000}}, profile='legacy')"
+@pytest.mark.parametrize("many", ["[", r"\n", r"\f", r"\r", r"\u000b", r"\u2028", "\x85", "\u2029"])
+def test_a_result_of_too_many_values_or_lines_is_not_parsed(many: str) -> None:
+    asked = f"{PARSER}\nparse(None, {{'stdout': {many!r} * 200_000}}, profile='legacy')"
     done = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
     assert "the node answered with more than 131072 values or lines" in done.stderr

@@ -62,15 +62,17 @@ def test_a_node_gets_nothing_that_the_user_forwards_elsewhere(tmp_path: Path) ->
         "Host *\nForwardAgent yes\nForwardX11 yes\nForwardX11Trusted yes\nRemoteForward 9999 localhost:22\n"
         "PermitLocalCommand yes\nLocalCommand id\nTunnel yes\nVerifyHostKeyDNS yes\n"
         "GlobalKnownHostsFile /etc/others\nKnownHostsCommand /usr/bin/others\nUpdateHostKeys yes\n"
-        "NoHostAuthenticationForLocalhost yes\nRemoteCommand tmux\n"
+        "NoHostAuthenticationForLocalhost yes\nRemoteCommand tmux\nCheckHostIP yes\n"
     )
     for connection in (Connection(), Connection(jump="gate.example")):
         seen = effective(connection, str(tmp_path / "config"))
         assert seen["verifyhostkeydns"] in ("no", "false")
         assert seen["nohostauthenticationforlocalhost"] == "no"
+        assert seen["checkhostip"] == "no", "ssh would write a key for another address of the node's name"
         assert seen.get("remotecommand", "none") == "none"
     assert "NoHostAuthenticationForLocalhost=no" in seen["proxycommand"]
     assert "VerifyHostKeyDNS=no" in seen["proxycommand"]
+    assert "CheckHostIP=no" in seen["proxycommand"]
     seen = effective(Connection(known_hosts="/keys/known"), str(tmp_path / "config"))
     closed = ("forwardagent", "forwardx11", "permitlocalcommand", "tunnel", "verifyhostkeydns")
     assert {name: seen[name] for name in closed} == dict.fromkeys(closed[:-1], "no") | {
