@@ -1,16 +1,19 @@
 """Options for a host in `~/.ssh/config`, as ssh itself reads them (`ssh -G`); without a user there, root.
 
 One process for each of ten thousand hosts would take minutes. Hosts therefore share one result if the files
-cannot distinguish them: no pattern except `*` matches the name, and no option depends on the name.
+cannot distinguish them: no pattern except `*` matches their names, and no option depends on the name. This
+module reads the files only to find that out; what it may read otherwise than ssh counts as a difference.
 """
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +23,40 @@ from gpuprov.untrusted.stated import stated_path
 
 FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 """Files that ssh reads (ssh(1), FILES), in its order: the first value found for an option applies."""
-ANYBODY = "a-host-that-no-pattern-names.invalid"
+SSH = ("ssh",)
+"""Begin of a command of ssh, which reads these files."""
+ANY_HOST = "host.invalid"
 TIMEOUT_S = 20
+PLAIN = re.compile(r"[!#-&(-\[\]-~]+")
+"""Words without quotes, backslashes and other characters that ssh may read in a way of its own."""
+DEEPEST = 8
+"""Maximum number of files that include the next one; ssh permits 16."""
 Answer = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the options of a host can depend on.
+
+    Attributes:
+        patterns: those of `Host` lines except `*`, in lower case and without `!`.
+        by_name: whether only ssh can distinguish hosts.
+        by_login: whether options can depend on the user or the port of the login, by a `Match` line.
+        name_users: whether a line may name a user.
+    """
+
+    patterns: frozenset[str]
+    by_name: bool
+    by_login: bool
+    name_users: bool
+
+    def distinguish(self, address: str) -> bool:
+        """Return whether a host's options may differ from those of others that no pattern matches."""
+        return self.by_name or any(fnmatchcase(address.lower(), each) for each in self.patterns)
+
+
+_OTHERS: dict[tuple[Files, str | None], tuple[str, Answer]] = {}
+"""Files and default user → a host that no pattern matches, and the options of all such hosts."""
 
 
 def client_config(
@@ -41,17 +75,45 @@ def client_config(
         InvalidInput: ssh is not installed, does not end in time, or cannot read its files; then the message
             names the line.
     """
-    patterns = _patterns(FILES)
-    if patterns is None or any(fnmatchcase(address.lower(), each) for each in patterns):
-        answer = _ask(FILES, address, user, port, otherwise)
-        if not _depends_on_login(FILES):
-            return answer
-        # A `Match` line before the one that names the user is compared with the local user, and is in force
-        # in the login, which states both.
-        return _ask(FILES, address, answer["user"][0], int(answer["port"][0]), otherwise)
-    if not any(stated_path(path).exists() for path in FILES):
+    files = _files(FILES)
+    if files.distinguish(address):
+        return _options(files, address, user, port, otherwise)
+    if not any(_located(path).exists() for path in FILES):
         return {}
-    return {**_ask(FILES, ANYBODY, None, None, otherwise), "hostname": (address,)}
+    other = address if files.distinguish(ANY_HOST) else ANY_HOST
+    if (files, otherwise) not in _OTHERS:
+        _OTHERS[files, otherwise] = other, _options(files, other, None, None, otherwise)
+    first, found = _OTHERS[files, otherwise]
+    return {**found, "hostname": (address,)} if found["hostname"] == (first,) else found
+
+
+def _options(files: Files, address: str, user: str | None, port: int | None, otherwise: str | None) -> Answer:
+    """Return the options of a host, with the user and the port that a login states.
+
+    Raises:
+        InvalidInput: as `client_config`.
+    """
+    found = _ask(SSH, address, user, port)
+    if user is None and otherwise not in (None, local := _local_user()) and found["user"] == (local,):
+        named = _user(address, port, otherwise) if files.name_users else otherwise
+        found = {**found, "user": (named,)}
+    # A `Match` line before the one that names the user was compared with the local user. The login states
+    # both, so that the line is in force there.
+    return _ask(SSH, address, found["user"][0], int(found["port"][0])) if files.by_login else found
+
+
+def _user(address: str, port: int | None, otherwise: str) -> str:
+    """Return the user that the files name for a host, or `otherwise`: `ssh -G` prints the local user also if
+    they name none.
+
+    Raises:
+        InvalidInput: as `client_config`.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="gpuprov-ssh-config-") as file:
+        lines = [*(f'Include "{_located(path)}"' for path in FILES), "Match all", f"User {otherwise}"]
+        file.write("".join(f"{line}\n" for line in lines))  # the first value applies
+        file.flush()
+        return _ask(("ssh", "-F", file.name), address, None, port)["user"][0]
 
 
 def usual_keys() -> tuple[str, ...]:
@@ -60,49 +122,41 @@ def usual_keys() -> tuple[str, ...]:
     Raises:
         InvalidInput: as `client_config`.
     """
-    return tuple(_ask((), ANYBODY, None, None, None).get("identityfile", ()))
+    return tuple(_ask(("ssh", "-F", "none"), ANY_HOST, None, None).get("identityfile", ()))
 
 
 def forget_client_config() -> None:
     """Clear the caches, so that the files are read again."""
-    _patterns.cache_clear()
-    _depends_on_login.cache_clear()
+    _files.cache_clear()
     _ask.cache_clear()
+    _OTHERS.clear()
 
 
 @lru_cache(maxsize=20_000)
-def _ask(
-    files: Sequence[str], address: str, user: str | None, port: int | None, otherwise: str | None
-) -> Answer:
-    """Run `ssh -G` for a host with these configuration files; return the options that it prints: name →
-    values.
+def _ask(ssh: Sequence[str], address: str, user: str | None, port: int | None) -> Answer:
+    """Run `ssh -G` for a host; return the options that it prints: name → values.
 
-    It runs commands of `Match exec` in them.
+    It runs commands of `Match exec` in its files.
 
     Raises:
         InvalidInput: as `client_config`.
     """
     options = [("User", user), ("Port", port)]
     stated = [word for name, value in options if value for word in ("-o", f"{name}={value}")]
-    with tempfile.NamedTemporaryFile("w", prefix="gpuprov-ssh-config-") as file:
-        lines = [f"Include {path}" for path in files]
-        lines += ["Match all", f"User {otherwise}"] if otherwise else []  # the first value applies
-        file.write("".join(f"{line}\n" for line in lines))
-        file.flush()
-        command = ["ssh", "-T", "-G", "-F", file.name, *stated, "--", address]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
-            )
-        except FileNotFoundError:
-            raise InvalidInput(
-                "ssh is not installed here, and there are files that configure it: " + ", ".join(files),
-                do="install it (package openssh-client, or openssh-clients)",
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise InvalidInput(
-                f"ssh -G {address} does not end within {TIMEOUT_S} s", do="see `Match exec` in ~/.ssh/config"
-            ) from None
+    command = [*ssh, "-T", "-G", *stated, "--", address]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        raise InvalidInput(
+            "ssh is not installed here, and there are files that configure it: " + ", ".join(FILES),
+            do="install it (package openssh-client, or openssh-clients)",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(
+            f"ssh -G {address} does not end within {TIMEOUT_S} s", do="see `Match exec` in ~/.ssh/config"
+        ) from None
     if done.returncode:
         raise InvalidInput(f"ssh cannot read its configuration: {_complaint(done.stderr)}")
     found: dict[str, list[str]] = {}
@@ -122,55 +176,66 @@ def _complaint(text: str) -> str:
     return next(named, lines[-1] if lines else "no message")
 
 
+def _local_user() -> str:
+    """Return the name of the local user, as ssh finds it; empty if the user database has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def _located(path: str) -> Path:
+    """Return where ssh looks for one of `FILES`: its `~` is the user database's, whatever $HOME is."""
+    user = _local_user()
+    return stated_path(path.replace("~", f"~{user}", 1) if user and path.startswith("~") else path)
+
+
 @lru_cache(maxsize=4)
-def _patterns(files: Sequence[str]) -> frozenset[str] | None:
-    """Return the patterns in the files' `Host` lines except `*`, in lower case and without `!`; None if only
-    ssh can distinguish hosts.
-    """
-    found: set[str] = set()
-    for path in files:
-        for words in _lines(stated_path(path), depth=0):
-            keyword = words[0].lower()
+def _files(paths: Sequence[str]) -> Files:
+    """Return what options can depend on, by the lines of the files."""
+    patterns: set[str] = set()
+    by_name = by_login = name_users = False
+    bases = [stated_path("~/.ssh"), *[Path("/etc/ssh")] * (len(paths) - 1)]
+    for path, base in zip(paths, bases, strict=True):
+        for keyword, *words in _lines(_located(path), base, depth=0):
+            plain = keyword not in ("host", "match") or _are_plain(words)
+            unread = keyword == "include" or not (plain and re.fullmatch("[a-z0-9]+", keyword))
+            matched = keyword == "match" and [word.lower() for word in words] != ["all"]
             if keyword == "host":
-                found |= {word.lower().lstrip("!") for word in words[1:]} - {"*"}
-            depends = keyword in ("match", "canonicalizehostname", "include") or "%" in "".join(words)
-            if depends and [word.lower() for word in words] != ["match", "all"]:
-                return None
-    return frozenset(found)
+                patterns |= {word.lower().lstrip("!") for word in words} - {"*"}
+            by_name |= unread or matched or keyword == "canonicalizehostname" or "%" in "".join(words)
+            by_login |= unread or (matched and re.search("user|exec", " ".join(words).lower()) is not None)
+            name_users |= unread or keyword == "user"
+    return Files(frozenset(patterns), by_name=by_name, by_login=by_login, name_users=name_users)
 
 
-@lru_cache(maxsize=4)
-def _depends_on_login(files: Sequence[str]) -> bool:
-    """Return whether options can depend on the user or the port of the login: by `Match user` or `Match
-    exec`, or in files that `_lines` does not read.
-    """
-    lines = (words for path in files for words in _lines(stated_path(path), depth=0))
-    return any(
-        keyword == "include" or (keyword == "match" and re.search("user|exec", " ".join(values).lower()))
-        for keyword, *values in ([words[0].lower(), *words[1:]] for words in lines)
-    )
+def _are_plain(words: Sequence[str]) -> bool:
+    """Return whether ssh can read no word of a line in a way of its own."""
+    return all(map(PLAIN.fullmatch, words))
 
 
-def _lines(path: Path, depth: int) -> Iterator[list[str]]:
-    """Yield the words of each line; an `Include` line is replaced by the lines of its files.
+def _lines(path: Path, base: Path, depth: int) -> Iterator[list[str]]:
+    """Yield each line as its keyword, in lower case, and its words; files replace an `Include` line.
 
-    An `Include` line is yielded unchanged if it is nested too deeply or contains `$` or `%`. A file that
-    cannot be read is like an empty one.
+    An `Include` line is yielded unchanged if it is nested too deeply, contains `$` or `%` or is not plain. A
+    file that cannot be read is like an empty one.
+
+    Args:
+        base: folder of relative paths, which is the same for all files that `path` includes (ssh_config(5)).
     """
     try:
-        text = path.read_text("utf-8", errors="replace")
+        text = path.read_bytes().decode("utf-8", errors="replace")
     except OSError:
         return
-    home = stated_path("~/.ssh")
-    for line in text.splitlines():
-        words = [word.strip('"') for word in re.split(r"[ \t=]+", line.strip()) if word]
-        if not words or words[0].startswith("#"):
+    for line in text.split("\n"):
+        keyword, *words = [word for word in re.split(r"[ \t\r\f=]+", line) if word] or ["#"]
+        if keyword.startswith("#"):
             continue
-        if words[0].lower() != "include" or depth > 8 or "$" in line or "%" in line:
-            yield words
+        expanded = "$" in line or "%" in line
+        if keyword.lower() != "include" or depth > DEEPEST or expanded or not _are_plain(words):
+            yield [keyword.lower(), *words]
             continue
-        base = home if path.is_relative_to(home) else Path("/etc/ssh")
-        for stated in words[1:]:
+        for stated in words:
             pattern = base / os.path.expanduser(stated)  # noqa: PTH111 - Path has no glob of absolute patterns
             for each in sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))):
-                yield from _lines(each, depth + 1)
+                yield from _lines(each, base, depth + 1)

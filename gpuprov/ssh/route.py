@@ -26,6 +26,8 @@ from gpuprov.untrusted.stated import stated_path
 HOPS_AT_MOST = 8
 USUAL_KEYS = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ed25519")
 """Default keys if ssh is not configured at all; ssh may not be installed then, and is not run."""
+NO_FILE = "/dev/null"
+"""In place of the user's known-hosts files, if ssh's configuration states that there are none."""
 AGENT_OF_THE_ENVIRONMENT = "SSH_AUTH_SOCK"
 KERBEROS = ("GSSAPIDelegateCredentials", "GSSAPIKeyExchange")
 """Options with which a host gets the user's Kerberos ticket, or proves by Kerberos, without a host key, which
@@ -199,7 +201,7 @@ def _route(address: str, stated: Connection, depth: int) -> Route:
         port=port,
         host_key_names=(alias,) if alias else names_of(hostname, port),
         known_hosts=_known_hosts(stated, said, depth, tokens),
-        revoked_keys=_expanded(" ".join(said.get("revokedhostkeys", ())).split(), tokens),
+        revoked_keys=_expanded(_paths(said.get("revokedhostkeys", ())), tokens),
         identity_files=(only,) if only else _identity_files(stated, said, tokens),
         certificate_files=() if only else _expanded(said.get("certificatefile", ()), tokens),
         identities_only=only is not None or _first(said, "identitiesonly") == "yes",
@@ -250,9 +252,10 @@ def _known_hosts(stated: Connection, said: Answer, depth: int, tokens: dict[str,
 
     If the fleet states no file, return the user's and the system's.
     """
-    own = _expanded(" ".join(said.get("userknownhostsfile", ())).split(), tokens)
-    shared = tuple(" ".join(said.get("globalknownhostsfile", ())).split())
-    usual = (*(own or (KNOWN_HOSTS,)), *(path for path in shared if Path(path).exists()))
+    found = _expanded(_paths(said.get("userknownhostsfile", (KNOWN_HOSTS,))), tokens)
+    own = tuple(path for path in found if path.startswith(("/", "~")))  # not of the current folder
+    shared = _paths(said.get("globalknownhostsfile", ()))
+    usual = (*(own or (NO_FILE,)), *(path for path in shared if Path(path).exists()))
     if stated.known_hosts is None:
         return usual
     return (stated.known_hosts, *usual) if depth else (stated.known_hosts,)
@@ -271,6 +274,14 @@ def _first(said: Answer, option: str) -> str | None:
     """Return an option's first value; None if it is missing, or `none` (except for IdentityAgent)."""
     value = next(iter(said.get(option, ())), None)
     return None if value == "none" and option != "identityagent" else value
+
+
+def _paths(values: Sequence[str]) -> list[str]:
+    """Return the paths of an option that can have several; `ssh -G` prints them without quotes.
+
+    A word that begins no path belongs to the one before.
+    """
+    return re.split(r"\s+(?=[/~$%])", " ".join(values)) if values else []
 
 
 def _expanded(paths: Sequence[str], tokens: dict[str, str]) -> tuple[str, ...]:

@@ -219,6 +219,7 @@ def test_a_port_that_only_the_configuration_of_ssh_states(
     config = tmp_path / "ssh_config"
     config.write_text("Host *\n  Port 2222\n")
     monkeypatch.setattr(client_config, "FILES", (str(config),))
+    monkeypatch.setattr(client_config, "SSH", ("ssh", "-F", str(config)))
     forget_routes()
     fleet = Fleet(monkeypatch)
     own = group("a1", ssh={"options": {"Port": listens}})

@@ -18,6 +18,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Confi
     """Function that writes the file read instead of ~/.ssh/config; there is no system-wide file."""
     path = tmp_path / "ssh_config"
     monkeypatch.setattr(client_config, "FILES", (str(path), str(tmp_path / "nothing")))
+    monkeypatch.setattr(client_config, "SSH", ("ssh", "-F", str(path)))
     forget_routes()
 
     def write(text: str) -> Path:

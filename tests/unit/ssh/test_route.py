@@ -131,6 +131,72 @@ def test_a_jump_hosts_options_are_those_of_its_user(configure: Configure) -> Non
     assert (gate.user, gate.revoked_keys) == ("ops", ("/etc/revoked",))
 
 
+@pytest.mark.parametrize(
+    ("text", "user"), [("", "ops"), ("User {local}\n", "{local}"), ("User bob\n", "bob")]
+)
+def test_the_local_user_counts_only_if_a_file_names_it(configure: Configure, text: str, user: str) -> None:
+    """Take another default in place of the local user, which `ssh -G` prints also if no file names one."""
+    local = getpass.getuser()
+    configure("Host *\n  Port 22\n" + text.format(local=local))
+    for address in ("gpu01", "gpu02"):
+        found = client_config.client_config(address, None, None, otherwise="ops")
+        assert (found["user"], found["hostname"]) == ((user.format(local=local),), (address,))
+
+
+OTHER_SITE = "ProxyCommand nc proxy x\n"
+OWN = "RevokedHostKeys /etc/revoked\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "revoked", "proxy"),
+    [
+        (f"Host h*\n{OTHER_SITE}", False, False),
+        (f"Host *.*\n{OTHER_SITE}", False, False),
+        (f"Host ????????????\n{OTHER_SITE}", False, False),
+        (f"Host * !*.*\n{OWN}", True, False),
+        (f"Host !*.* *\n{OWN}", True, False),
+        (f"Host 'gpu01'\n{OWN}", True, False),
+        (f'"Host" gpu01\n{OWN}', True, False),
+        (f"Host\rgpu01\n{OWN}", True, False),
+        (f"Host other #\x0cgpu01\nUser a\x0c\nHost=gpu01 # ours\n{OWN}", True, False),
+        ('Include "{folder}/my config"\n', True, False),
+        ("Include {folder}/my\\ config\n", True, False),
+        ("Include {folder}/outer\n", True, False),
+    ],
+)
+def test_a_hosts_options_are_those_that_ssh_prints_for_it(
+    configure: Configure, tmp_path: Path, text: str, *, revoked: bool, proxy: bool
+) -> None:
+    """Apply no section for other hosts, and each that is for the host, as ssh reads them."""
+    (tmp_path / "my config").write_text(f"Host gpu01\n{OWN}")
+    (tmp_path / "outer").write_text(f"Include {tmp_path}/inner\n")
+    (tmp_path / "inner").write_text(f"Host gpu01\n{OWN}")
+    path = configure(text.format(folder=tmp_path))
+    printed = subprocess.run(["ssh", "-G", "-F", path, "gpu01"], capture_output=True, text=True, check=True)
+    assert ("revokedhostkeys /etc/revoked\n" in printed.stdout) == revoked
+    way = route("gpu01", Connection())
+    assert (way.revoked_keys, way.proxy_command is not None) == (("/etc/revoked",) * revoked, proxy)
+
+
+@pytest.mark.parametrize(
+    ("stated", "files"),
+    [
+        ('"~/a b/known" /etc/known', ("~/a b/known", "/etc/known")),
+        ('"/x/a  b" "%d/known"', ("/x/a  b", "~/known")),
+        ("known", ("/dev/null",)),
+        ("none", ("/dev/null",)),
+    ],
+)
+def test_known_hosts_files_are_those_that_ssh_reads(
+    configure: Configure, stated: str, files: tuple[str, ...]
+) -> None:
+    """Read no file of the current folder, and none of the user's that the configuration excludes."""
+    configure(f'Host *\n  UserKnownHostsFile {stated}\n  RevokedHostKeys "~/our keys/revoked"\n')
+    way = route("gpu01", Connection())
+    shown = tuple(path.replace(str(Path.home()), "~") for path in (*way.known_hosts, *way.revoked_keys))
+    assert (shown[: len(files)], shown[-1]) == (files, "~/our keys/revoked")
+
+
 def test_a_mistake_in_the_configuration_names_its_file_and_line(configure: Configure) -> None:
     path = configure("Host gpu01\n  Prot 22\n")
     with pytest.raises(InvalidInput) as raised:
