@@ -36,7 +36,7 @@ Answer = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Files:
-    """What the options of a host can depend on.
+    """Dependencies of the options of hosts.
 
     Attributes:
         patterns: those of `Host` lines except `*`, in lower case and without `!`.
@@ -185,7 +185,7 @@ def _local_user() -> str:
 
 
 def _located(path: str) -> Path:
-    """Return where ssh looks for one of `FILES`: its `~` is the user database's, whatever $HOME is."""
+    """Return where ssh looks for one of `FILES`: with the home folder of the user database, also if $HOME is another."""
     user = _local_user()
     return stated_path(path.replace("~", f"~{user}", 1) if user and path.startswith("~") else path)
 
@@ -215,7 +215,7 @@ def _are_plain(words: Sequence[str]) -> bool:
 
 
 def _lines(path: Path, base: Path, depth: int) -> Iterator[list[str]]:
-    """Yield each line as its keyword, in lower case, and its words; files replace an `Include` line.
+    """Yield the keyword, in lower case, and the words of each line; files replace an `Include` line.
 
     An `Include` line is yielded unchanged if it is nested too deeply, contains `$` or `%` or is not plain. A
     file that cannot be read is like an empty one.

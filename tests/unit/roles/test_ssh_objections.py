@@ -42,6 +42,7 @@ def objections(**look: Any) -> list[str]:
     }
     environment = NativeEnvironment(undefined=StrictUndefined)
     environment.filters["intersect"] = lambda some, others: [each for each in some if each in others]
+    environment.tests["match"] = lambda text, pattern: re.match(pattern, text) is not None
     rendered = [
         [environment.from_string(row[part]).render(known) for part in ("holds", "says")]
         for row in document["__ssh_hardening_objections"]
@@ -54,6 +55,12 @@ def test_a_port_with_another_label_of_the_site_is_named_with_the_command_that_de
     [said] = objections(claimed={"2244": "/etc/selinux/x/ports.local:3"})
     assert "port 2244, by /etc/selinux/x/ports.local:3;" in said
     assert "`semanage port --delete --proto tcp 2244`" in said
+
+
+def test_no_text_of_the_node_is_a_command_to_copy() -> None:
+    [label, listens] = objections(claimed={"22; id": "x"}, elsewhere={"7; id": "x"}, unit="ssh; id")
+    assert "`semanage port --delete --proto tcp `" in label
+    assert "`sudo systemd-run sh -c 'kill ; sleep 1; systemctl restart ssh.service'`" in listens
 
 
 def test_a_port_without_a_label_needs_semanage() -> None:
