@@ -185,7 +185,7 @@ def _local_user() -> str:
 
 
 def _located(path: str) -> Path:
-    """Return where ssh looks for one of `FILES`: with the home folder of the user database, also if $HOME is another."""
+    """Return where ssh looks for one of `FILES`: its `~` is the user database's, also if $HOME is another."""
     user = _local_user()
     return stated_path(path.replace("~", f"~{user}", 1) if user and path.startswith("~") else path)
 
