@@ -84,7 +84,8 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each result of DCGM that did not pass, then an `ok` with the summary.
 
     Only a warning if DCGM ran and gave no diagnosis; nothing if DCGM is not installed. A user who listens in
-    place of its daemon is a fault: else every user could keep DCGM from judging the node.
+    place of its daemon, or has the folder of an MPS server, is a fault: else every user could keep DCGM from
+    judging the node.
     """
     reported = part(document, "dcgm")
     if not reported:
@@ -92,6 +93,12 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     if "user" in reported:
         text = f"user {reported['user']} listens on port 5555 in place of DCGM's daemon"
         yield Finding("bad", "dcgm.user", f"{text}: end that program, then start the daemon")
+        return
+    if "mps_user" in reported:
+        text = (
+            f"user {reported['mps_user']} has /tmp/nvidia-mps, where DCGM's programs look for an MPS server"
+        )
+        yield Finding("bad", "dcgm.user", f"{text}: end that server, and delete the folder")
         return
     found = results(str(reported.get("said", ""))) if "error" not in reported else None
     if found is None:

@@ -56,14 +56,17 @@ MARGIN_S = 1.0
 
 
 def limited(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Ansible's parser of what a module prints, with a limit of values and lines.
+    """Return Ansible's parser of what a module prints, with limits of characters, values and lines.
 
     Its further arguments depend on the version of ansible-core; Mitogen states `profile` by its name.
     """
 
     @wraps(parse)
     def parsed(action: Any, result: Any, *rest: Any, **named: Any) -> Any:
-        if results.count_values(result.get("stdout", "")) > results.VALUES:
+        printed = result.get("stdout", "")
+        if len(printed) > results.SIZE:
+            raise AnsibleError(f"the node answered with more than {results.SIZE} characters")
+        if results.count_values(printed) > results.VALUES:
             raise AnsibleError(f"the node answered with more than {results.VALUES} values or lines")
         return parse(action, result, *rest, **named)
 

@@ -26,8 +26,6 @@ SYSTEM_PYTHON = ["sh", "-c", 'p=/usr/bin/python3; [ -x "$p" ] || p=python3; exec
 """Command of the system's own Python, which has the package manager's modules, or of the first in PATH."""
 CLOSED = re.compile(r"(?m)^Shared connection to \S+ closed\.\r?\n?")
 """Line of ssh about the end of a shared connection."""
-SIZE = 8 << 20
-"""Maximum number of characters of a script's answer, before it is parsed."""
 ENTRIES, TEXTS = 1000, 8192
 """Maximum number of entries of a list or mapping in an answer, and of one that has only texts: templates of
 tasks take the square of the number of some, and no time limit of a task includes its templates.
@@ -94,7 +92,7 @@ class OnNode(ActionBase):
         # Mitogen returns bytes, and appends the line `Shared connection to … closed.`.
         texts = {name: to_text(said[name]) for name in ("stdout", "stderr")}
         texts["stderr"] = CLOSED.sub("", texts["stderr"])
-        if any(len(text) > SIZE or results.count_lines(text) > LINES for text in texts.values()):
+        if any(len(text) > results.SIZE or results.count_lines(text) > LINES for text in texts.values()):
             raise AnsibleActionFail(f"the output of {argv[0]} is too large")
         return {
             "rc": said["rc"],
@@ -169,7 +167,7 @@ def answered(script: str, said: dict[str, Any]) -> dict[str, Any]:
         AnsibleActionFail: there is no document, or it is too large.
     """
     printed, _newline, last = said["stdout"].rstrip().rpartition("\n")
-    if len(last) > SIZE or results.count_values(last) > results.VALUES:
+    if len(last) > results.SIZE or results.count_values(last) > results.VALUES:
         raise AnsibleActionFail(f"{script} gave no answer: its document is too large")
     try:
         document = json.loads(last) if said["rc"] == 0 else None

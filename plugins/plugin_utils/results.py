@@ -45,6 +45,10 @@ FOLDER = re.compile(r"[\w ./\\~+@=,:%()-]+\Z")
 """Characters of a folder for temporary files on a node: no quotes, and no ends of lines."""
 FOLDER_BYTES = 255
 """Maximum size of its path. sftp takes a line of more than 2,047 bytes for several commands."""
+SIZE = 1 << 20
+"""Maximum number of characters of a task's answer. Ansible keeps registered results until the end of a play,
+with 4 bytes for each character if one of them is rare, and outputs twice.
+"""
 VALUES = 1 << 17
 """Maximum number of values and of lines in the JSON of a node, before it is parsed."""
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"

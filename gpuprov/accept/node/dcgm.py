@@ -1,11 +1,15 @@
 """DCGM's own diagnostics, if DCGM is installed; its output is returned unparsed."""
 
+import os
 import re
+import stat
+from contextlib import contextmanager, suppress
 
 from gpuprov.probe.node.base import Failed, find_program, run, run_anyway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from gpuprov.probe.node.base import Values
@@ -14,6 +18,10 @@ TEXT_LIMIT = 256 * 1024
 """Maximum length of DCGM's output in characters."""
 HOST, PORT = "127.0.0.1", 5555
 """Where DCGM's daemon, which is root's, is asked."""
+MPS = "/tmp/nvidia-mps"  # noqa: S108 - it is libcuda's
+"""Folder in which libcuda looks for an MPS server, also in the programs with which DCGM's daemon loads the
+GPUs. A server of a user there has them fail, or wait without an end.
+"""
 LISTENERS = (
     "ss -Hltne 'sport = :{} and ( src {} or src 0.0.0.0 or src [::] )'"
     " | grep -avE '^LISTEN +[0-9]+ +[0-9]+ +\\[::\\]' | head -n 9"
@@ -33,13 +41,15 @@ def diagnose(_: str, arguments: "Any") -> "Values":
     """Run `dcgmi diag` in a worker; return `run` (the level), exit `code`, `said` and `errors`.
 
     `said` is cut after `TEXT_LIMIT` characters; `errors` has the last 2,000 characters. If a user listens in
-    place of DCGM's daemon, it is not asked: return only `user`, the user's number.
+    place of DCGM's daemon, it is not asked: return only `user`, the user's number; if a user could answer in
+    place of an MPS server, only `mps_user`.
 
     Args:
         arguments: level and time limit in seconds.
 
     Raises:
-        Failed: it did not end in time, or root's daemon does not listen, or has ended meanwhile.
+        Failed: it did not end in time, root's daemon does not listen or has ended meanwhile, or others can
+            write root's folder `MPS`.
     """
     level, seconds = arguments
     sockets = _listeners()
@@ -49,10 +59,38 @@ def diagnose(_: str, arguments: "Any") -> "Values":
     if not sockets:
         raise Failed("its daemon does not listen on {}:{}".format(HOST, PORT))
     words = ("diag", "--host", HOST, "-r", str(level), "-j")
-    code, said, errors = run_anyway("dcgmi", *words, seconds=seconds)
+    with _own_mps() as user:
+        if user:
+            return {"mps_user": user}
+        code, said, errors = run_anyway("dcgmi", *words, seconds=seconds)
     if _listeners() != sockets:  # a user could have answered in its place
         raise Failed("its daemon ended meanwhile")
     return {"run": level, "code": code, "said": said[:TEXT_LIMIT], "errors": errors[-2000:]}
+
+
+@contextmanager
+def _own_mps() -> "Iterator[str]":
+    """Keep `MPS` a folder of root within the context, so that no user can create it; the context's value is
+    the number of the user whose folder or server it is already, else empty.
+
+    Raises:
+        Failed: other users can write it.
+    """
+    made = False
+    with suppress(FileExistsError):
+        os.mkdir(MPS, 0o700)
+        made = True
+    try:
+        paths = [path for path in (MPS, MPS + "/control") if os.path.lexists(path)]
+        owners = [os.lstat(path).st_uid for path in paths]
+        users = [str(owner) for owner in owners if owner not in (0, os.geteuid())]
+        if not users and os.lstat(MPS).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Failed("other users can write {}".format(MPS))
+        yield users[0] if users else ""
+    finally:
+        if made:
+            with suppress(OSError):  # not empty: a server of root has begun
+                os.rmdir(MPS)
 
 
 def _listeners() -> "list[tuple[str, str]]":

@@ -141,6 +141,7 @@ USER_LISTENS = "LISTEN 0 5 127.0.0.1:5555 0.0.0.0:* uid:65534 ino:7 sk:1 <->"
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Put a folder with `dcgmi`, which prints its arguments, before the programs of the system."""
     monkeypatch.setitem(base.ENVIRONMENT, "PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(node, "MPS", str(tmp_path / "nvidia-mps"))
     assert not node.installed()
     write_program(tmp_path / "dcgmi", 'echo "$@"; echo trouble >&2; exit 226')
     assert node.installed()
@@ -168,6 +169,44 @@ def test_a_user_in_place_of_dcgm_is_not_asked_and_a_fault(programs: Path) -> Non
     found = judged(answer)
     assert (answer, found.verdict) == ({"user": "65534"}, "rejected")
     assert said(found)[0][1].startswith("user 65534 listens on port 5555 in place of DCGM's daemon")
+
+
+def test_no_user_answers_in_place_of_an_mps_server_during_the_diagnosis(programs: Path) -> None:
+    """Have a folder of root there until DCGM has answered, also if it fails."""
+    listen(programs, ROOT_LISTENS)
+    write_program(programs / "dcgmi", f"stat -c '%u %a %F' {programs}/nvidia-mps")
+    assert node.diagnose("diag", [2, 10])["said"] == f"{os.geteuid()} 700 directory\n"
+    assert not (programs / "nvidia-mps").exists()
+    write_program(programs / "dcgmi", "sleep 10")
+    with pytest.raises(base.Failed):
+        node.diagnose("diag", [2, 1])
+    assert not (programs / "nvidia-mps").exists()
+
+
+@pytest.mark.parametrize("of_user", ["nvidia-mps", "nvidia-mps/control"])
+def test_a_user_with_the_folder_of_an_mps_server_is_a_fault(programs: Path, of_user: str) -> None:
+    if os.geteuid():
+        pytest.skip("only root can have files of another user")
+    listen(programs, ROOT_LISTENS)
+    (programs / "nvidia-mps").mkdir()
+    (programs / "nvidia-mps" / "control").touch()
+    os.chown(programs / of_user, 65534, 65534)
+    answer = node.diagnose("diag", [2, 10])
+    found = judged(answer)
+    assert (answer, found.verdict) == ({"mps_user": "65534"}, "rejected")
+    assert said(found)[0][1].startswith("user 65534 has /tmp/nvidia-mps, where DCGM's programs look")
+    assert (programs / "nvidia-mps" / "control").exists()
+
+
+def test_an_mps_server_of_root_is_used_and_kept(programs: Path) -> None:
+    listen(programs, ROOT_LISTENS)
+    (programs / "nvidia-mps").mkdir(mode=0o755)
+    (programs / "nvidia-mps" / "control").touch()
+    assert node.diagnose("diag", [2, 10])["code"] == 226
+    assert (programs / "nvidia-mps" / "control").exists()
+    (programs / "nvidia-mps").chmod(0o777)
+    with pytest.raises(base.Failed, match="other users can write"):
+        node.diagnose("diag", [2, 10])
 
 
 def test_dcgm_is_not_asked_where_its_daemon_does_not_listen(programs: Path) -> None:

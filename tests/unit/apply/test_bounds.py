@@ -106,10 +106,10 @@ def test_an_endless_answer_fails_its_node_alone(
 
 @pytest.mark.timeout(60)
 def test_an_answer_within_the_bounds_arrives_whole(run: Run, tmp_path: Path) -> None:
-    """Compare 3 MB of each output, and the exit status, with what a program wrote."""
-    program = "head -c 3000000 /dev/zero | tr '\\0' a; head -c 3000000 /dev/zero | tr '\\0' b >&2; exit 7"
+    """Compare 1 MB of each output, and the exit status, with what a program wrote."""
+    program = "head -c 1000000 /dev/zero | tr '\\0' a; head -c 1000000 /dev/zero | tr '\\0' b >&2; exit 7"
     result = {"gpuprov.gpuprov.gpuprov_command": {"argv": ["sh", "-c", program]}, "register": "output"}
-    held = "output.rc == 7 and output.stdout == 'a' * 3000000 and output.stderr == 'b' * 3000000"
+    held = "output.rc == 7 and output.stdout == 'a' * 1000000 and output.stderr == 'b' * 1000000"
     assertion = {"ansible.builtin.assert": {"that": held, "quiet": True}}
     found = run('exec sh -c "$last"', [{**result, "failed_when": False}, assertion])
     assert all(outcome.ok for outcome in found.values())
@@ -133,10 +133,10 @@ def test_warnings_of_a_node_do_not_fill_the_disk(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answer each task with a long warning, which Ansible prints; the results arrive nevertheless."""
-    monkeypatch.setattr(playbook, "LOG_BYTES", 2 << 20)
+    monkeypatch.setattr(playbook, "LOG_BYTES", 1 << 20)
     slurp = {"name": "slurp", "ansible.builtin.slurp": {"src": "/etc/hostname"}}
     answer = """import json, random
-print(json.dumps({"changed": True, "warnings": [str(random.random()) + "w" * 3_000_000]}))"""
+print(json.dumps({"changed": True, "warnings": [str(random.random()) + "w" * 1_000_000]}))"""
     (tmp_path / "answer.py").write_text(answer)
     found = run(
         f"cat >/dev/null; {sys.executable} {tmp_path}/answer.py; exit 0",
@@ -144,20 +144,55 @@ print(json.dumps({"changed": True, "warnings": [str(random.random()) + "w" * 3_0
         ansible_python_interpreter=sys.executable,
     )
     assert (found["good"], found["bad"]) == (NodeOutcome(), NodeOutcome(changed=5))
-    assert 2 << 20 <= (tmp_path / "run/site-ansible.log").stat().st_size < 8 << 20
+    assert 1 << 20 <= (tmp_path / "run/site-ansible.log").stat().st_size < 4 << 20
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("value", ['"x": [{}0]', '"stdout": "{}"'], ids=["values", "lines"])
-def test_a_result_of_many_values_fails_its_node_alone(run: Run, tmp_path: Path, value: str) -> None:
-    """Ansible keeps the results of all tasks, each value apart: 8 MiB of them would take 300 MB."""
-    many = '{"a":0},' if "[" in value else "\\\\n"
+@pytest.mark.parametrize(
+    ("value", "many", "limit"),
+    [
+        ('"x": [{}0]', "[],", "131072 values or lines"),
+        ('"stdout": "{}"', r"\n", "131072 values or lines"),
+        ('"stdout": "{}"', "wide " * 2, "1048576 characters"),
+    ],
+    ids=["values", "lines", "characters"],
+)
+def test_a_large_result_fails_its_node_alone(
+    run: Run, tmp_path: Path, value: str, many: str, limit: str
+) -> None:
+    """Ansible keeps the results of all tasks, each value apart."""
     (tmp_path / "answer").write_text(f'{{"changed": false, {value.replace("{}", many * 140_000)}}}')
     slurp = {"name": "slurp", "ansible.builtin.slurp": {"src": "/etc/hostname"}}
     bad = f"cat >/dev/null; cat {tmp_path}/answer; exit 0"
     found = run(bad, [slurp, ONE], ansible_python_interpreter=sys.executable)
-    assert "the node answered with more than 131072 values or lines" in message(found["bad"])
+    assert f"the node answered with more than {limit}" in message(found["bad"])
     assert found["good"] == NodeOutcome(changed=1)
+
+
+KEPT_MB = {"gpuprov_command": 16, "slurp": 8, "command": 8}
+"""Largest memory of a registered result of a module: 1 MiB of its output has 4 MiB, and as many as lines, for
+each of `gpuprov_command`'s two. A document of other modules has 4 MiB.
+"""
+
+
+def test_results_that_a_playbook_keeps_are_as_small_as_stated() -> None:
+    """Sum up those that tasks register; a node can have each as large as it may be."""
+    found = 0
+    for path in [*(ROOT / "roles").glob("*/tasks/*.yml"), *(ROOT / "playbooks").glob("*.yml")]:
+        for task in tasks_of(yaml.safe_load(path.read_text("utf-8")) or []):
+            modules = {name.rpartition(".")[2] for name in task}
+            found += max(KEPT_MB.get(module, 4) for module in modules) if "register" in task else 0
+    [stated] = re.findall(
+        r"until its end: [^;]*?, (\d+) MB of one node", (ROOT / "SECURITY.md").read_text("utf-8")
+    )
+    assert 100 < found < int(stated)
+
+
+def tasks_of(document: Any) -> list[dict[str, Any]]:
+    """Return all mappings in a playbook or a file of tasks."""
+    inside = document.values() if isinstance(document, dict) else document
+    below = [task for each in inside if isinstance(each, dict | list) for task in tasks_of(each)]
+    return [*below, *([document] if isinstance(document, dict) else [])]
 
 
 @pytest.mark.thorough
