@@ -7,6 +7,7 @@ The document of `dcgmi diag -j` has no published schema. DCGM 3 names GPUs in `g
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ from gpuprov.untrusted.parsing import count_values, without_surrogates
 ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 CONFIGURATION = 5
 """DCGM_ERROR_CONFIG: severity of an error that a setting of the node corrects (DCGM's Diagnostic Errors)."""
+UNUSED = re.compile("(?i)^its daemon (?:does not listen|ended)|nvvs binary")
+"""Reasons for no result that no user without root's rights can cause: a daemon that does not run, and a missing
+program of the diagnosis, which is in a package of its own since DCGM 4.
+"""
 LEVELS: Mapping[str, Level] = {"pass": "ok", "skip": "ok", "skipped": "ok", "warn": "warn", "fail": "bad"}
 
 
@@ -83,9 +88,9 @@ def _result(test: str, result: Mapping[str, Any]) -> Result:
 def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield a finding for each result of DCGM that did not pass, then an `ok` with the summary.
 
-    Only a warning if DCGM ran and gave no diagnosis; nothing if DCGM is not installed. A user who listens in
-    place of its daemon, or has the folder of an MPS server, is a fault: else every user could keep DCGM from
-    judging the node.
+    Nothing if DCGM is not installed. A user who listens in place of its daemon, or has the folder of an MPS
+    server, is a fault, and so is no result of a daemon of root, which any user can ask to stop: else every
+    user could keep DCGM from judging the node.
     """
     reported = part(document, "dcgm")
     if not reported:
@@ -101,17 +106,29 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("bad", "dcgm.user", f"{text}: end that server, and delete the folder")
         return
     found = results(str(reported.get("said", ""))) if "error" not in reported else None
-    if found is None:
+    if found is None or all(result.status.lower().startswith("skip") for result in found):
         errors = str(reported.get("errors", "")).strip().splitlines()
         why = reported.get("error") or (errors[-1] if errors else f"exit code {reported.get('code')}")
-        yield Finding("warn", "dcgm.unknown", f"DCGM is installed and gave no result: {why}")
+        yield _unjudged(str(why))
         return
     for result in found:
         if result.level != "ok":
             where = f"{result.who} " if result.who else ""
             said = f": {result.said}" if result.said else ""
             yield Finding(result.level, "dcgm.diag", f"DCGM: {where}{result.test}: {result.status}{said}")
+    if reported.get("code") and all(result.level == "ok" for result in found):
+        yield _unjudged(f"it ended with code {reported['code']}, and no result states why")
     yield Finding("ok", "dcgm.summary", f"DCGM's own diagnosis: {summary(document)}")
+
+
+def _unjudged(why: str) -> Finding:
+    """Return the finding for a diagnosis without a result; only a warning where DCGM cannot judge."""
+    text = f"DCGM is installed and gave no result: {why}"
+    if UNUSED.search(why):
+        return Finding("warn", "dcgm.unknown", text)
+    return Finding(
+        "bad", "dcgm.unknown", f"{text}; test again, and if this stays, repair DCGM or stop its daemon"
+    )
 
 
 def summary(document: Mapping[str, Any]) -> str | None:
@@ -125,4 +142,6 @@ def summary(document: Mapping[str, Any]) -> str | None:
     if found is None:
         return "no verdict"
     ran = [result for result in found if not result.status.lower().startswith("skip")]
+    if not ran:
+        return "no verdict"
     return f"{sum(result.level == 'ok' for result in ran)} of {len(ran)} passed"

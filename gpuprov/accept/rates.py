@@ -68,8 +68,10 @@ _LISTS: dict[tuple[str, ...], tuple[str, int]] = {
 }
 """Keys of a list in a node's document → its rows and their maximum number."""
 COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "all_to_all": "alltoall"}
-LARGEST = 1e30
-"""Largest value of a measurement; far larger ones become infinite in medians and scales of plots."""
+LARGEST = 1e15
+"""Largest value of a measurement: larger ones become infinite in medians and scales of plots, and those above
+2**64 are no numbers in the stored results (`with_json_numbers`).
+"""
 
 
 @dataclass(frozen=True)

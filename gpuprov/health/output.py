@@ -79,12 +79,21 @@ def _label(value: object) -> str:
     return "".join(each if each.isalnum() or each in "._-" else "_" for each in str(value)[:80])
 
 
-def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool] | None = None) -> None:
+def save(
+    path: str,
+    text: str,
+    mode: int = 0o644,
+    *,
+    in_place: bool = False,
+    keep: Callable[[str], bool] | None = None,
+) -> None:
     """Replace a file in one step; if that fails, remove it, so that the old one is not taken for new.
 
     The folder of the metrics is another user's, so links in the path are followed as `gpuprov_place` states.
 
     Args:
+        in_place: whether the old file is overwritten if it cannot be replaced. That needs no space if the
+            text fits into its pages: a user can fill /run if a folder in it is everybody's, as screen's is.
         keep: returns whether the old file at a path stays if it cannot be replaced; None: it does not.
 
     Raises:
@@ -93,10 +102,27 @@ def save(path: str, text: str, mode: int = 0o644, *, keep: Callable[[str], bool]
     try:
         replace(path, text.encode(), mode, (os.geteuid(), os.getegid()))
     except OSError:
+        if in_place and _overwrite(path, text.encode()):
+            return
         if not (keep and keep(path)):
             with contextlib.suppress(OSError):
                 remove(path)
         raise
+
+
+def _overwrite(path: str, content: bytes) -> bool:
+    """Write into an existing file; return whether all could be written."""
+    try:
+        with Place(path) as place:
+            file = os.open(place.name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place.folder)
+        try:
+            written = os.pwrite(file, content, 0)
+            os.ftruncate(file, written)
+            return written == len(content)
+        finally:
+            os.close(file)
+    except OSError:
+        return False
 
 
 def remove(path: str) -> None:
@@ -130,7 +156,8 @@ def save_all(document: Mapping[str, Any], folder: str, textfile: str | None) -> 
     failed = {}
     for path, text in texts.items():
         try:
-            save(path, text, keep=states_drain if path == textfile else None)
+            of_textfile = path == textfile
+            save(path, text, in_place=not of_textfile, keep=states_drain if of_textfile else None)
         except OSError as error:
             failed[path] = str(error.strerror or error)
     return failed

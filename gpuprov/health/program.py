@@ -36,6 +36,8 @@ NAME = "gpuprov-health"
 CONFIG = "/etc/gpuprov/health.json"
 FOLDER = "/run/gpuprov"
 STATE = "health.state"
+STATE_BYTES = 16384
+"""Size of the memory between runs, filled up with blanks: a fault needs no space that a full /run lacks."""
 FILES = ("health", "health.json", "health.command", STATE)
 LONGEST_CHANGE_S = 4 * 3600.0
 """Longest time for which changes of the node are an excuse: a package manager that waits for an answer, or
@@ -129,7 +131,8 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - after any failure the old verdict must not stay
         document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around, memory)
     try:
-        save(f"{folder}/{STATE}", json.dumps({"boot": boot, "memory": memory.as_dict(), "kept": kept}), 0o600)
+        kept_text = json.dumps({"boot": boot, "memory": memory.as_dict(), "kept": kept})
+        save(f"{folder}/{STATE}", kept_text.ljust(STATE_BYTES), 0o600, in_place=True)
     except OSError as error:  # then no fault is ever confirmed
         if document["verdict"] not in DRAINING:
             document = unknown(f"the memory between runs cannot be kept: {error.strerror}", around, Memory())

@@ -77,9 +77,15 @@ class Kept:
     nodes: Sequence[Mapping[str, Any]]
 
     def values(self, measure: str) -> dict[str, list[Mapping[str, Any]]]:
-        """Return each node's rates of a measurement; a node without any is left out."""
+        """Return each node's rates of a measurement, without those that were too large to be stored; a node
+        without any is left out.
+        """
         found = {
-            str(node["node"]): [rate for rate in node.get("rates", ()) if rate["measure"] == measure]
+            str(node["node"]): [
+                rate
+                for rate in node.get("rates", ())
+                if rate["measure"] == measure and rate["value"] is not None
+            ]
             for node in self.nodes
         }
         return {node: rates for node, rates in found.items() if rates}

@@ -42,13 +42,13 @@ class Files:
         patterns: those of `Host` lines except `*`, in lower case and without `!`.
         by_name: whether only ssh can distinguish hosts.
         by_login: whether options can depend on the user or the port of the login, by a `Match` line.
-        name_users: whether a line may name a user.
+        name_local_user: whether a line may name the local user.
     """
 
     patterns: frozenset[str]
     by_name: bool
     by_login: bool
-    name_users: bool
+    name_local_user: bool
 
     def distinguish(self, address: str) -> bool:
         """Return whether a host's options may differ from those of others that no pattern matches."""
@@ -95,11 +95,11 @@ def _options(files: Files, address: str, user: str | None, port: int | None, oth
     """
     found = _ask(SSH, address, user, port)
     if user is None and otherwise not in (None, local := _local_user()) and found["user"] == (local,):
-        named = _user(address, port, otherwise) if files.name_users else otherwise
+        named = _user(address, port, otherwise) if files.name_local_user else otherwise
         found = {**found, "user": (named,)}
-    # A `Match` line before the one that names the user was compared with the local user. The login states
-    # both, so that the line is in force there.
-    return _ask(SSH, address, found["user"][0], int(found["port"][0])) if files.by_login else found
+    # A `Match` line before the one that names the user was compared with the local user. The login states the
+    # user, so that the line is in force there.
+    return _ask(SSH, address, found["user"][0], port) if files.by_login else found
 
 
 def _user(address: str, port: int | None, otherwise: str) -> str:
@@ -194,7 +194,8 @@ def _located(path: str) -> Path:
 def _files(paths: Sequence[str]) -> Files:
     """Return what options can depend on, by the lines of the files."""
     patterns: set[str] = set()
-    by_name = by_login = name_users = False
+    local = _local_user()
+    by_name = by_login = name_local_user = False
     bases = [stated_path("~/.ssh"), *[Path("/etc/ssh")] * (len(paths) - 1)]
     for path, base in zip(paths, bases, strict=True):
         for keyword, *words in _lines(_located(path), base, depth=0):
@@ -205,8 +206,8 @@ def _files(paths: Sequence[str]) -> Files:
                 patterns |= {word.lower().lstrip("!") for word in words} - {"*"}
             by_name |= unread or matched or keyword == "canonicalizehostname" or "%" in "".join(words)
             by_login |= unread or (matched and re.search("user|exec", " ".join(words).lower()) is not None)
-            name_users |= unread or keyword == "user"
-    return Files(frozenset(patterns), by_name=by_name, by_login=by_login, name_users=name_users)
+            name_local_user |= unread or (keyword == "user" and words != [] and local in words[0])
+    return Files(frozenset(patterns), by_name=by_name, by_login=by_login, name_local_user=name_local_user)
 
 
 def _are_plain(words: Sequence[str]) -> bool:

@@ -27,12 +27,14 @@ LOG_BYTES = 1024 * 1024
 def contained(node: str, work: Callable[[], T]) -> T | GpuprovError:
     """Return the result of `work` on a node, or the error that ended it.
 
-    A `GpuprovError` is returned unchanged, any other exception as `unexpected` describes it.
+    A `GpuprovError` is returned without its traceback, which would keep the node's answer in memory; any
+    other exception is returned as `unexpected` describes it.
     """
     try:
         return work()
     except GpuprovError as error:
-        return error
+        error.__context__ = error.__cause__ = None
+        return error.with_traceback(None)
     except Exception as error:  # noqa: BLE001
         return unexpected(node, error)
 

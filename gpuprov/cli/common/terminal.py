@@ -87,11 +87,14 @@ def tell(line: str) -> None:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return lines for a stream: folded to the width of a terminal, otherwise unchanged."""
+    """Return lines for a stream: folded to the width of a terminal, otherwise unchanged.
+
+    A job's log can be a terminal, too, where a line that begins in the middle of another could be a command.
+    """
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return "\n".join(part for line in text.split("\n") for part in folded(line, width))
+    return printable("\n".join(part for line in text.split("\n") for part in folded(line, width)))
 
 
 def folded(line: str, width: int) -> list[str]:

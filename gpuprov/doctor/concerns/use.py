@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprov.doctor.examination import Examination
+from gpuprov.doctor.examination import Examination, Program
 from gpuprov.doctor.fault import Fault, listed, rule
 from gpuprov.doctor.lines import without_variable
 from gpuprov.probe.facts import Missing
@@ -22,7 +22,9 @@ ENDED = (
     "nvsm",
     "dcgm-exporter",
 )
-"""Programs that open GPUs without computing."""
+"""Programs of the system that open GPUs without computing; a user can give any program such a name."""
+LAST_SYSTEM_UID = 999
+"""Largest number of the system's accounts (login.defs(5), UID_MIN is 1000)."""
 HELD_MIB = 1024
 """Used memory in MiB that is suspect (our choice: the driver itself uses some hundred MiB of a large GPU)."""
 
@@ -154,13 +156,18 @@ def _on(mode: bool | None) -> str:
     return "on" if mode else "off"
 
 
+def _is_daemon(program: Program) -> bool:
+    """Return whether a program is one of `ENDED` of root or of a daemon's account."""
+    return program.name.startswith(ENDED) and (program.uid or 0) <= LAST_SYSTEM_UID
+
+
 @rule("cuda.held", "D48", source="gcm gpud choice")
 def held_by_the_dead(seen: Examination) -> Iterator[Fault]:
     """Report programs that hold a GPU and cannot end, and (with root's rights, outside containers) more than
     `HELD_MIB` of used memory without a visible program.
     """
     holders = seen.programs
-    working = [program for program in holders if not program.name.startswith(ENDED)]
+    working = [program for program in holders if not _is_daemon(program)]
     stuck = {str(pid) for _, pid, _ in seen.raw("programs")["stuck"]}
     for program in working:
         if program.state == "Z" or (program.state == "D" and str(program.pid) in stuck):

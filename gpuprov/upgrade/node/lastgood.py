@@ -11,7 +11,7 @@ import time
 import gpuprov_initramfs as initramfs
 from gpuprov_node import has_dpkg
 
-from gpuprov.probe.node.base import Failed, names_in, run, run_anyway
+from gpuprov.probe.node.base import Failed, names_in, run
 from gpuprov.probe.node.system import lock_holder
 from gpuprov.upgrade.node import files, modules, rpms
 from gpuprov.upgrade.node.modules import MODULE_S
@@ -20,6 +20,7 @@ from gpuprov.upgrade.node.packages import (
     HOME,
     POOL,
     apt,
+    configuring,
     digest,
     file_name,
     holds,
@@ -114,7 +115,7 @@ def restore(run_id: str, spare: "Record | None", managed: "dict[str, Any]") -> "
     with modules.builds_prevented(known["modules"]):
         if has_dpkg():
             # Those that fail are replaced below.
-            run_anyway("dpkg", "--configure", "--pending", seconds=MODULE_S, **APART)
+            configuring("dpkg", "--configure", "--pending", seconds=MODULE_S, **APART)
         else:
             rpms.complete()  # before the packages are compared with the record
         changed = files.put_back(known["files"], managed["files"], managed["excepted"])

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 
+import gpuprov_debconf as debconf
 import gpuprov_dnf
 import gpuprov_versionlock
 from gpuprov_apt import NO_TERMINAL, changes, errors_of
@@ -83,11 +84,23 @@ def apt(*words: str) -> str:
     Raises:
         Failed: it failed; with its error messages, cut to 600 characters.
     """
-    code, out, err = run_anyway(*APT, *words, seconds=APT_S, **APART)
+    only_reads = words[0] == "update" or {"--simulate", "--download-only"} & set(words)
+    code, out, err = (run_anyway if only_reads else configuring)(*APT, *words, seconds=APT_S, **APART)
     if code != 0:
         said = errors_of(err + "\n" + out)
         raise Failed("apt-get: " + (said[:600] or f"exited with {code}"))
     return out
+
+
+def configuring(*command: str, seconds: float, **more: "Any") -> "tuple[int, str, str]":
+    """Run a program that runs scripts of Debian's packages, as `run_anyway` does, while no user can lock
+    debconf's database; without room to close the database it is open.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            stack.enter_context(debconf.closed())
+        settings = {name: os.environ[name] for name in (debconf.VARIABLE,) if name in os.environ}
+        return run_anyway(*command, seconds=seconds, **{**more, "env": {**more["env"], **settings}})
 
 
 def simulated(targets: "list[str]", own: "Iterable[str]") -> "Changes":

@@ -85,6 +85,12 @@ def test_what_dcgm_fails_is_rejected(text: str, line: str) -> None:
     assert said(found)[0] == ("bad", line)
 
 
+def test_an_exit_code_without_a_failed_result_is_a_fault() -> None:
+    found = judged({"run": 1, "code": 205, "said": third(), "errors": ""})
+    assert said(found)[0][0] == "bad"
+    assert "it ended with code 205, and no result states why; test again" in said(found)[0][1]
+
+
 def test_a_setting_that_dcgm_fails_is_reported_and_no_fault() -> None:
     found = judged(
         {"run": 1, "code": 226, "said": fourth("Fail", 5, "Persistence mode is off"), "errors": ""}
@@ -94,21 +100,25 @@ def test_a_setting_that_dcgm_fails_is_reported_and_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "why"),
+    ("result", "why", "level"),
     [
         (
             {"code": 1, "said": "", "errors": "Error: unable to connect to host engine\n"},
             "unable to connect to host",
+            "bad",
         ),
-        ({"error": "dcgmi did not end in 60 s"}, "dcgmi did not end in 60 s"),
-        ({"code": 3, "said": "{}", "errors": ""}, "exit code 3"),
-        ({"code": 0, "said": "{" * 5000, "errors": ""}, "exit code 0"),
+        ({"error": "dcgmi did not end in 60 s"}, "dcgmi did not end in 60 s", "bad"),
+        ({"code": 3, "said": "{}", "errors": ""}, "exit code 3", "bad"),
+        ({"code": 0, "said": "{" * 5000, "errors": ""}, "exit code 0", "bad"),
+        ({"code": 226, "said": fourth().replace("Pass", "Skip"), "errors": ""}, "exit code 226", "bad"),
+        ({"error": "its daemon does not listen on 127.0.0.1:5555"}, "its daemon does not listen", "warn"),
+        ({"code": 1, "said": "", "errors": "The NVVS binary was not found"}, "NVVS binary", "warn"),
     ],
 )
-def test_no_verdict_is_reported(result: Any, why: str) -> None:
+def test_no_verdict_is_a_fault_where_a_user_could_cause_it(result: Any, why: str, level: str) -> None:
     found = judged(result)
-    [(level, line)] = said(found)
-    assert (level, found.verdict) == ("warn", "accepted")
+    [(seen, line)] = said(found)
+    assert (seen, found.verdict) == (level, "rejected" if level == "bad" else "accepted")
     assert line.startswith("DCGM is installed and gave no result: ")
     assert why in line
 

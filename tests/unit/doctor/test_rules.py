@@ -20,6 +20,7 @@ from tests.unit.doctor.faults import (
     bound_to,
     kernel_says,
     login,
+    program,
     smi_says,
 )
 from tests.unit.doctor.machines import (
@@ -187,6 +188,22 @@ def test_a_gpu_is_reset_only_if_no_program_can_have_it_mapped() -> None:
         faults = [each for each in diagnose(as_examined(collected)).faults if each.rule == "cuda.held"]
         assert faults[0].mend[0].startswith(mend)
         assert unmapped in " ".join(faults[0].seen)
+
+
+@pytest.mark.parametrize("name", ["dcgm-job", "Xorg-job", "nvidia-smi"])
+def test_only_daemons_of_the_system_are_no_holders(name: str) -> None:
+    """Count programs of users also by the name of a daemon, which any program can have."""
+    used = FAULTS["cuda.held"][1]
+    for uid, holds in (("1000", True), ("115", False), ("0", False)):
+        texts = held(program(name=name, state="Z", uid=uid))
+        assert [f"({name}) holds" in text for text in texts] == [True] * holds
+        texts = held(program(name=name, uid=uid), used)
+        assert ["no program has the GPU open" in text for text in texts] == [True] * (not holds)
+
+
+def held(*changes: Change) -> list[str]:
+    """Return the texts of the rule cuda.held."""
+    return [text for _, rule, text in judged(*changes) if rule == "cuda.held"]
 
 
 def test_the_drivers_own_advice_outranks_other_xids() -> None:

@@ -354,15 +354,31 @@ def test_a_second_run_at_the_same_time_does_nothing(
     assert "another run" in capsys.readouterr().err
 
 
+def full(*_: object) -> None:
+    """Fail as a function that needs space."""
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_hides_no_fault(node: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overwrite the verdict and the memory between runs in place, also with shorter and longer lines."""
+    start(node)
+    monkeypatch.setattr(output, "replace", full)
+    mismatch(node)
+    lines = []
+    for _ in range(3):
+        node.pass_time(60)
+        assert start(node) == 0
+        lines.append((node.folder / "run/health").read_text())
+        assert lines[-1] == line(saved(node))
+    assert [each.split()[0] for each in lines][-1] == "isolate"
+
+
 def test_a_file_that_cannot_be_written_is_removed(
     node: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(node)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(output, "replace", full)
+    monkeypatch.setattr(output.os, "pwrite", full)
     assert start(node) == 1
     assert [path.name for path in (node.folder / "run").iterdir() if path.is_file()] == []
     assert "No space left" in capsys.readouterr().err
@@ -371,7 +387,7 @@ def test_a_file_that_cannot_be_written_is_removed(
 def test_without_a_memory_between_runs_the_verdict_is_unknown(
     node: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: str, *_: object) -> None:
+    def full(path: str, *_: object, **_options: object) -> None:
         raise OSError(28, "No space left on device", path)
 
     monkeypatch.setattr(program, "save", full)

@@ -62,12 +62,21 @@ def test_the_median_is_that_of_the_nodes() -> None:
     assert middle == "median 7.0 GB/s"
 
 
-@pytest.mark.parametrize("value", [1.7e308, -1.7e308])
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 1e25])
 def test_a_value_that_no_scale_can_have_is_none(value: float) -> None:
     answers = {"gpu01": recorded("quick"), "gpu02": recorded("quick")}
     answers["gpu02"]["gpus"][0]["matrix"]["bf16"]["value"] = value
     drawn = {each.name: each for each in measures([Kept("a", document(judge(answers))["nodes"])])}
     assert len(drawn["bf16"].over_nodes.dots) == 3
+
+
+def test_a_value_that_was_too_large_to_be_stored_is_not_drawn() -> None:
+    nodes = document(judge({"gpu01": recorded("quick")}))["nodes"]
+    rate = next(rate for rate in nodes[0]["rates"] if rate["measure"] == "bf16")
+    rate["value"] = None
+    for runs in ([Kept("a", nodes)], [Kept("a", nodes), FIRST]):
+        drawn = {each.name: each for each in measures(runs)}
+        assert len(drawn["h2d"].over_nodes.dots) >= 2
 
 
 def test_over_time_each_node_is_a_line() -> None:

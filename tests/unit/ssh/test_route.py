@@ -124,6 +124,12 @@ def test_options_are_those_of_the_user_that_the_login_states(configure: Configur
     assert (local.revoked_keys, local.kerberos, local.proxy_command) == ((), (), None)
 
 
+def test_a_port_that_counts_for_the_user_of_the_login_is_used(configure: Configure) -> None:
+    configure("Match user ops\n  Port 2200\nHost *\n  User ops\n")
+    assert route("gpu01", Connection()).port == 2200
+    assert route("gpu01", Connection(port=23)).port == 23
+
+
 def test_a_jump_hosts_options_are_those_of_its_user(configure: Configure) -> None:
     configure("Match user ops\n  RevokedHostKeys /etc/revoked\nHost gate\n  User ops\n")
     gate = route("gpu01", Connection(jump="gate")).jump

@@ -125,6 +125,32 @@ def test_every_file_of_a_role_is_in_the_last_good_set() -> None:
         assert known or re.search(EXCEPTED, path), f"{tasks}: {path}"
 
 
+def test_scripts_of_packages_run_while_no_user_can_open_debconfs_database(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Close it, as a lock of any user on it would leave packages half-configured, also in a rollback."""
+    database, settings = tmp_path / "config.dat", tmp_path / "debconf.conf"
+    database.touch(0o644)
+    settings.write_text(f"Name: config\nDriver: File\nMode: 644\nFilename: {database}\n")
+    monkeypatch.setenv(packages.debconf.VARIABLE, str(settings))
+    monkeypatch.setattr(packages.debconf, "TEMPORARY", str(tmp_path))
+    looks = f'stat -c %a {database}; grep ^Mode "${packages.debconf.VARIABLE}"'
+    answer = packages.configuring("sh", "-c", looks, seconds=10, env=dict(packages.APART["env"]))
+    assert answer == (0, "600\nMode: 600\n", "")
+    assert database.stat().st_mode & 0o777 == 0o644
+
+
+def test_apt_is_kept_from_debconfs_users_only_where_scripts_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[tuple[str, ...]] = []
+    monkeypatch.setattr(packages, "configuring", lambda *words, **_: (closed.append(words), (0, "", ""))[1])
+    monkeypatch.setattr(packages, "run_anyway", lambda *_words, **_: (0, "", ""))
+    for words in (("update",), ("install", "--simulate", "x"), ("install", "--download-only", "x")):
+        packages.apt(*words)
+    assert closed == []
+    packages.apt("install", "x")
+    assert [words[-2:] for words in closed] == [("install", "x")]
+
+
 def test_kept_packages_are_read_by_root_and_new_ones_go_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
