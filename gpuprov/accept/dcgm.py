@@ -20,8 +20,8 @@ ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 CONFIGURATION = 5
 """DCGM_ERROR_CONFIG: severity of an error that a setting of the node corrects (DCGM's Diagnostic Errors)."""
 UNUSED = re.compile("(?i)^its daemon (?:does not listen|ended)|nvvs binary")
-"""Reasons for no result that no user without root's rights can cause: a daemon that does not run, and a missing
-program of the diagnosis, which is in a package of its own since DCGM 4.
+"""Reasons for no result that no user without root's rights can cause: a daemon that does not run, and a
+missing program of the diagnosis, which is in a package of its own since DCGM 4.
 """
 LEVELS: Mapping[str, Level] = {"pass": "ok", "skip": "ok", "skipped": "ok", "warn": "warn", "fail": "bad"}
 
