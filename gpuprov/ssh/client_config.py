@@ -218,7 +218,7 @@ def _are_plain(words: Sequence[str]) -> bool:
 def _lines(path: Path, base: Path, depth: int) -> Iterator[list[str]]:
     """Yield the keyword, in lower case, and the words of each line; files replace an `Include` line.
 
-    An `Include` line is yielded unchanged if it is nested too deeply, contains `$` or `%` or is not plain. A
+    An `Include` line is yielded unchanged if it is nested too deeply, has `$`, `%` or `[`, or is not plain. A
     file that cannot be read is like an empty one.
 
     Args:
@@ -232,7 +232,7 @@ def _lines(path: Path, base: Path, depth: int) -> Iterator[list[str]]:
         keyword, *words = [word for word in re.split(r"[ \t\r\f=]+", line) if word] or ["#"]
         if keyword.startswith("#"):
             continue
-        expanded = "$" in line or "%" in line
+        expanded = any(sign in line for sign in "$%[")
         if keyword.lower() != "include" or depth > DEEPEST or expanded or not _are_plain(words):
             yield [keyword.lower(), *words]
             continue

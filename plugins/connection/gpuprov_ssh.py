@@ -58,15 +58,21 @@ MARGIN_S = 1.0
 def limited(parse: Callable[..., Any]) -> Callable[..., Any]:
     """Return Ansible's parser of what a module prints, with limits of characters, values and lines.
 
-    Its further arguments depend on the version of ansible-core; Mitogen states `profile` by its name.
+    They are for all items of a loop together: Ansible forks a process for each task and node. The parser's
+    further arguments depend on the version of ansible-core; Mitogen states `profile` by its name.
     """
+
+    characters = values = 0
 
     @wraps(parse)
     def parsed(action: Any, result: Any, *rest: Any, **named: Any) -> Any:
+        nonlocal characters, values
         printed = result.get("stdout", "")
-        if len(printed) > results.SIZE:
+        characters += len(printed)
+        if characters > results.SIZE:
             raise AnsibleError(f"the node answered with more than {results.SIZE} characters")
-        if results.count_values(printed) > results.VALUES:
+        values += results.count_values(printed)
+        if values > results.VALUES:
             raise AnsibleError(f"the node answered with more than {results.VALUES} values or lines")
         return parse(action, result, *rest, **named)
 

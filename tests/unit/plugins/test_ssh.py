@@ -38,3 +38,9 @@ def test_a_result_of_too_many_values_or_lines_is_not_parsed(many: str) -> None:
     asked = f"{PARSER}\nparse(None, {{'stdout': {many!r} * 140_000}}, profile='legacy')"
     done = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
     assert "the node answered with more than 131072 values or lines" in done.stderr
+
+
+def test_the_limits_are_those_of_all_items_of_a_loop() -> None:
+    asked = f"{PARSER}\nfor _ in range(3):\n    parse(None, {{'stdout': '[' * 50_000}}, profile='legacy')"
+    done = subprocess.run([sys.executable, "-c", asked], check=False, capture_output=True, text=True)
+    assert "the node answered with more than 131072 values or lines" in done.stderr

@@ -168,6 +168,7 @@ OWN = "RevokedHostKeys /etc/revoked\n"
         ('Include "{folder}/my config"\n', True, False),
         ("Include {folder}/my\\ config\n", True, False),
         ("Include {folder}/outer\n", True, False),
+        ("Include {folder}/[[:alpha:]]nner\n", True, False),
     ],
 )
 def test_a_hosts_options_are_those_that_ssh_prints_for_it(
