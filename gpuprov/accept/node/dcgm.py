@@ -48,8 +48,8 @@ def diagnose(_: str, arguments: "Any") -> "Values":
         arguments: level and time limit in seconds.
 
     Raises:
-        Failed: it did not end in time, root's daemon does not listen or has ended meanwhile, or others can
-            write root's folder `MPS`.
+        Failed: it did not end in time, root's daemon does not listen or has ended meanwhile, or `MPS` is
+            no folder.
     """
     level, seconds = arguments
     sockets = _listeners()
@@ -70,27 +70,34 @@ def diagnose(_: str, arguments: "Any") -> "Values":
 
 @contextmanager
 def _own_mps() -> "Iterator[str]":
-    """Keep `MPS` a folder of root within the context, so that no user can create it; the context's value is
-    the number of the user whose folder or server it is already, else empty.
+    """Keep `MPS` a folder that only root can write within the context, so that no user can answer there; the
+    context's value is the number of the user whose folder or server it is already, else empty.
+
+    The folder of a server of root can be written by all users; it has its former mode afterwards.
 
     Raises:
-        Failed: other users can write it.
+        Failed: root has another file in its place.
     """
-    made = False
+    made, mode = False, 0
     with suppress(FileExistsError):
         os.mkdir(MPS, 0o700)
         made = True
     try:
+        about = os.lstat(MPS)
+        if about.st_uid in (0, os.geteuid()):
+            if not stat.S_ISDIR(about.st_mode):
+                raise Failed("{} is not a folder".format(MPS))
+            mode = stat.S_IMODE(about.st_mode)
+            os.chmod(MPS, mode & ~(stat.S_IWGRP | stat.S_IWOTH))
         paths = [path for path in (MPS, MPS + "/control") if os.path.lexists(path)]
         owners = [os.lstat(path).st_uid for path in paths]
-        users = [str(owner) for owner in owners if owner not in (0, os.geteuid())]
-        if not users and os.lstat(MPS).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise Failed("other users can write {}".format(MPS))
-        yield users[0] if users else ""
+        yield next((str(owner) for owner in owners if owner not in (0, os.geteuid())), "")
     finally:
-        if made:
-            with suppress(OSError):  # not empty: a server of root has begun
+        with suppress(OSError):
+            if made:
                 os.rmdir(MPS)
+            elif mode:
+                os.chmod(MPS, mode)
 
 
 def _listeners() -> "list[tuple[str, str]]":

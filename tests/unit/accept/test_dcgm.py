@@ -209,13 +209,20 @@ def test_a_user_with_the_folder_of_an_mps_server_is_a_fault(programs: Path, of_u
 
 
 def test_an_mps_server_of_root_is_used_and_kept(programs: Path) -> None:
+    """Let no user write its folder meanwhile: NVIDIA's server makes it with mode 777, and leaves it."""
     listen(programs, ROOT_LISTENS)
-    (programs / "nvidia-mps").mkdir(mode=0o755)
-    (programs / "nvidia-mps" / "control").touch()
-    assert node.diagnose("diag", [2, 10])["code"] == 226
-    assert (programs / "nvidia-mps" / "control").exists()
-    (programs / "nvidia-mps").chmod(0o777)
-    with pytest.raises(base.Failed, match="other users can write"):
+    folder = programs / "nvidia-mps"
+    folder.mkdir()
+    (folder / "control").touch()
+    folder.chmod(0o777)
+    write_program(programs / "dcgmi", f"stat -c %a {folder}")
+    assert node.diagnose("diag", [2, 10])["said"] == "755\n"
+    assert (folder / "control").exists()
+    assert folder.stat().st_mode & 0o777 == 0o777
+    (folder / "control").unlink()
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(base.Failed, match="nvidia-mps is not a folder"):
         node.diagnose("diag", [2, 10])
 
 
