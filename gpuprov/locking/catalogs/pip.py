@@ -8,6 +8,7 @@ import tempfile
 
 from gpuprov.errors import NodeFailed, Unreachable
 from gpuprov.untrusted.programs import TooSlow, run_limited, with_limits
+from gpuprov.untrusted.urls import public_urls
 
 PATIENCE_S = 300.0
 MEMORY = 1 << 30
@@ -46,5 +47,5 @@ def run_pip(*arguments: str, file: int = WHEEL, do: str = "check pip's index and
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         errors = [line for line in lines if line.startswith("ERROR: ") and line != "ERROR: Exception:"]
         last = (errors or lines or ["no message"])[-1]
-        raise Unreachable(f"pip {arguments[0]} {arguments[-1]}: {last}", do=do)
+        raise Unreachable(f"pip {arguments[0]} {arguments[-1]}: {public_urls(last)}", do=do)
     return done.stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpuprov.catalog.releases import FILE, MANIFEST, SIGNATURE
 from gpuprov.errors import GpuprovError, InvalidInput, Unreachable
 from gpuprov.locking.catalogs.pip import run_pip
-from gpuprov.locking.repository.fetch import SCHEMES, Fetcher
+from gpuprov.locking.repository.fetch import SCHEMES, Fetcher, place_of
 from gpuprov.untrusted.archives import DAMAGED, member_names, open_zip, read_member
 from gpuprov.untrusted.stated import read_bounded
 
@@ -44,10 +44,10 @@ def read_source(source: str | None, stated: str | None = None) -> tuple[Mapping[
     if source is None:
         return _from_index(stated)
     if source.partition(":")[0] in SCHEMES:
-        content = Fetcher().get(source)
+        content, place = Fetcher().get(source), place_of(source)
         if content is None:
-            raise InvalidInput(f"nothing at {source}", expected="a wheel of gpuprov-catalog")
-        return read_wheel(content, source), source
+            raise InvalidInput(f"nothing at {place}", expected="a wheel of gpuprov-catalog")
+        return read_wheel(content, place), place
     path = Path(source)
     if path.is_dir():
         names = (each for each in path.iterdir() if _belongs(each.name))

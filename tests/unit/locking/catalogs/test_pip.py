@@ -94,6 +94,10 @@ def test_nothing_is_left_of_a_pip_that_is_killed(
         ("ERROR: No matching distribution\nnote: see the log\n", "ERROR: No matching distribution"),
         ("ERROR: Exception:\nTraceback\nMemoryError\n", "MemoryError"),
         ("", "no message"),
+        (
+            "ERROR: 404 for url: https://me:pw@index.example/simple/?sig=SECRET",
+            "ERROR: 404 for url: https://index.example/simple/?(hidden)",
+        ),
     ],
 )
 def test_the_last_error_of_pip_is_shown(said: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:

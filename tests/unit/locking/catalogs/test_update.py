@@ -17,6 +17,7 @@ from gpuprov.catalog.releases import current, own, pinned, store
 from gpuprov.cli import lock as lock_verb
 from gpuprov.cli.catalog import command
 from gpuprov.errors import Exit, GpuprovError, InvalidInput, Refused, Unreachable
+from gpuprov.locking.catalogs import sources
 from gpuprov.locking.catalogs.sealing import seal
 from gpuprov.locking.catalogs.update import update
 from gpuprov.model.lock import read_lock
@@ -307,3 +308,12 @@ def test_a_catalog_without_its_doubts_is_not_installed(
     with pytest.raises(InvalidInput, match="is in no doubts section"):
         update(str(release), key=key[1])
     assert current().folder == own().folder
+
+
+def test_a_token_in_a_url_is_in_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed URLs are pasted into commands, and messages into logs and tickets."""
+    monkeypatch.setattr(sources.Fetcher, "get", lambda *_: None)
+    with pytest.raises(InvalidInput) as raised:
+        sources.read_source("https://index.example/SECRETTOKENabcdefghij0123/a.whl?sig=SECRETSIG", None)
+    assert "nothing at https://index.example/(hidden)/a.whl" in str(raised.value)
+    assert "SECRET" not in str(raised.value)
