@@ -43,6 +43,11 @@ class Result:
     settings: bool = False
 
     @property
+    def ran(self) -> bool:
+        """Return whether the test was run, and not skipped."""
+        return not self.status.lower().startswith("skip")
+
+    @property
     def level(self) -> Level:
         """Return the status's level: `bad` if it is unknown, but `warn` for a failure of settings."""
         level = LEVELS.get(self.status.lower(), "bad")
@@ -105,8 +110,8 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
         )
         yield Finding("bad", "dcgm.user", f"{text}: end that server, and delete the folder")
         return
-    found = results(str(reported.get("said", ""))) if "error" not in reported else None
-    if found is None or all(result.status.lower().startswith("skip") for result in found):
+    found = _results_in(reported)
+    if not any(result.ran for result in found):
         errors = str(reported.get("errors", "")).strip().splitlines()
         why = reported.get("error") or (errors[-1] if errors else f"exit code {reported.get('code')}")
         yield _unjudged(str(why))
@@ -119,6 +124,11 @@ def findings(document: Mapping[str, Any]) -> Iterator[Finding]:
     if reported.get("code") and all(result.level == "ok" for result in found):
         yield _unjudged(f"it ended with code {reported['code']}, and no result states why")
     yield Finding("ok", "dcgm.summary", f"DCGM's own diagnosis: {summary(document)}")
+
+
+def _results_in(reported: Mapping[str, Any]) -> list[Result]:
+    """Return the results that a node reports; none if there is no diagnosis."""
+    return [] if "error" in reported else results(str(reported.get("said", ""))) or []
 
 
 def _unjudged(why: str) -> Finding:
@@ -138,10 +148,7 @@ def summary(document: Mapping[str, Any]) -> str | None:
     reported = part(document, "dcgm")
     if not reported:
         return None
-    found = results(str(reported.get("said", ""))) if "error" not in reported else None
-    if found is None:
-        return "no verdict"
-    ran = [result for result in found if not result.status.lower().startswith("skip")]
+    ran = [result for result in _results_in(reported) if result.ran]
     if not ran:
         return "no verdict"
     return f"{sum(result.level == 'ok' for result in ran)} of {len(ran)} passed"
