@@ -18,6 +18,11 @@ Answer = Any | GpuprovError
 QUICK_S = 60.0
 
 
+def as_it_is(result: Any) -> Any:
+    """Return a node's result."""
+    return result
+
+
 def ask_nodes(
     modules: tuple[str, ...],
     nodes: Iterable[Target],
@@ -25,14 +30,15 @@ def ask_nodes(
     *,
     dispatch: Dispatch,
     seconds: float = QUICK_S,
-    read: Callable[[Any], Any] = lambda result: result,
+    read: Callable[[Any], Any] = as_it_is,
 ) -> dict[str, Answer]:
     """Run a program on each node, and return its answers to questions.
 
     Args:
         modules: the modules of the program, all sent to the node; the last one answers.
         questions: node → question for it.
-        read: converts a node's result into the returned value; an exception in it is that node's failure.
+        read: converts a node's result into the returned value, as soon as it arrives: the result itself is
+            not kept. An exception in it is that node's failure.
 
     Returns:
         node → the result, or the error.
@@ -43,17 +49,19 @@ def ask_nodes(
 
     work = partial(_ask_here, modules, dispatch.here(), seconds)
     each = {node.name: (replace(node), questions[node.name]) for node in nodes}
-    return read_all(dict(dispatch.spread(lambda names: work, each, answer=Any)), read)
+    if dispatch.crew is None:
+        return dict(dispatch.spread(lambda names: partial(work, read=read), each, answer=Any))
+    return read_all(dispatch.spread(lambda names: work, each, answer=Any), read)
 
 
-def read_all(answers: Mapping[str, Answer], read: Callable[[Any], Any]) -> dict[str, Answer]:
-    """Read nodes' answers, in this process and never on a worker; return node → result or error.
+def read_all(answers: Iterable[tuple[str, Answer]], read: Callable[[Any], Any]) -> dict[str, Answer]:
+    """Read the answers of workers, in this process and never on a worker; return node → result or error.
 
     An unreadable answer is that node's failure.
     """
     return {
         name: answer if isinstance(answer, GpuprovError) else contained(name, partial(read, answer))
-        for name, answer in answers.items()
+        for name, answer in answers
     }
 
 
@@ -62,19 +70,21 @@ def _ask_here(
     dispatch: Dispatch,
     seconds: float,
     asked: Mapping[str, tuple[Target, Mapping[str, Any]]],
+    read: Callable[[Any], Any] = as_it_is,
 ) -> dict[str, Answer]:
     """Run a program on nodes from this machine.
 
     Args:
         asked: node → its connection, and the question for it.
+        read: conversion of a node's result; a worker does none.
 
     Returns:
-        node → the result, not yet read, or the error.
+        node → the result, or the error.
     """
 
     def ask(session: Session) -> Any:
         payload = pack(modules, asked[session.target.name][1], password=dispatch.password)
-        return _result(payload, session)
+        return read(_result(payload, session))
 
     limits = ConnectionLimits(command_s=seconds, answer_bytes=ANSWER_LIMIT)
     answers = fan_out([node for node, _ in asked.values()], ask, dispatch=dispatch, limits=limits)

@@ -44,7 +44,7 @@ def run_command(program: str | None, document: Mapping[str, Any], last: str) -> 
         )
         code = _wait(child)
         if code == 0:
-            save(last, words, 0o600)
+            save(last, words, 0o600, in_place=True)
         else:
             print(f"{program} exited with {code}", file=sys.stderr)
     except OSError as error:

@@ -5,6 +5,7 @@
     gpuprov-health --interval 60 --seconds 600     by hand, for ten minutes
     gpuprov-health --failed REASON                 write that no run could judge
     gpuprov-health --folder DIR                    write below DIR, not below /run/gpuprov
+    gpuprov-health --reserve                       create missing files with blanks: later runs need no space
     gpuprov-health --forget                        remove verdict, metrics and memory
 
 Exit codes: 0 if a verdict was written; 1 if it could not be written; 2 for a wrong argument. Metrics that
@@ -38,12 +39,14 @@ FOLDER = "/run/gpuprov"
 STATE = "health.state"
 STATE_BYTES = 16384
 """Size of the memory between runs, filled up with blanks: a fault needs no space that a full /run lacks."""
-FILES = ("health", "health.json", "health.command", STATE)
+FILES = {"health": 0o644, "health.json": 0o644, "health.command": 0o600, STATE: 0o600}
+"""File in the folder → its mode."""
 LONGEST_CHANGE_S = 4 * 3600.0
 """Longest time for which changes of the node are an excuse: a package manager that waits for an answer, or
 one that is started again and again, would hide faults for ever.
 """
-LOCK_S = 1.0
+LOCK, LOCK_S = "locks/health", 1.0
+"""The lock of a run, in the folder, and the seconds for which another run waits for it."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,20 @@ def forget(*paths: str | None) -> None:
             remove(path)
 
 
+def reserve(folder: str) -> None:
+    """Create those of `FILES` that are missing, with blanks: a fault then needs no space in the folder.
+
+    A unit runs it at boot, before a user can fill /run. Readers take a blank verdict for none.
+
+    Raises:
+        OSError: one cannot be written; `mutex.Locked`: a run is writing them now.
+    """
+    with mutex.held(f"{folder}/{LOCK}", LOCK_S):
+        for name, mode in FILES.items():
+            if not os.path.lexists(f"{folder}/{name}"):
+                save(f"{folder}/{name}", "\n".rjust(STATE_BYTES if name == STATE else 1), mode)
+
+
 def _remembered(path: str, boot: str) -> tuple[Memory, dict[str, Any]]:
     """Return the memory of this boot and the values of earlier runs; empty ones after another boot, or
     without a valid file.
@@ -221,6 +238,7 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
     parser.add_argument("--seconds", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--print", action="store_true", dest="prints")
     parser.add_argument("--failed", metavar="REASON")
+    parser.add_argument("--reserve", action="store_true")
     parser.add_argument("--forget", action="store_true")
     wanted = parser.parse_args(argv)
     os.umask(0o022)
@@ -236,6 +254,9 @@ def main(argv: list[str] | None = None, program: str = "") -> int:
         forget(config.textfile, *(f"{wanted.folder}/{name}" for name in FILES))
         return 0
     mutex.own_folder(wanted.folder, 0o755)
+    if wanted.reserve:
+        reserve(wanted.folder)
+        return 0
     until = time.monotonic() + wanted.seconds
     code = 0
     while True:
@@ -252,7 +273,7 @@ def _once(config: Config, wanted: argparse.Namespace, digest: str) -> int:
     verdict cannot be written, else 0. While another run holds the lock, do nothing and return 0.
     """
     try:
-        with mutex.held(f"{wanted.folder}/locks/health", LOCK_S):
+        with mutex.held(f"{wanted.folder}/{LOCK}", LOCK_S):
             if wanted.failed:
                 document = _failed(config, wanted.folder, wanted.failed, digest)
             else:

@@ -22,6 +22,8 @@ SLURM = ("slurm-health", "slurm-prolog", "slurm-epilog")
 PLUGIN = "npd-health"
 TIMER = "gpuprov-health.timer"
 SERVICE = "gpuprov-health.service"
+RESERVE = "gpuprov-health-reserve.service"
+"""Started by the timer at boot, before programs of users."""
 UNITS = {"health.timer": TIMER}
 VERDICT = "/run/gpuprov/health"
 """The verdict as one line (`gpuprov.health.output.line`)."""
@@ -63,7 +65,7 @@ def files(group: LockedGroup) -> dict[str, str]:
         CONFIG: json.dumps(configuration(group), indent=1, sort_keys=True) + "\n",
         **{f"{LIBRARY}/{name}": _script("slurm") for name in SLURM},
         f"{LIBRARY}/{PLUGIN}": _script(PLUGIN),
-        f"{SYSTEMD}/{SERVICE}": _script(SERVICE),
+        **{f"{SYSTEMD}/{name}": _script(name) for name in (SERVICE, RESERVE)},
         f"{SYSTEMD}/{TIMER}": _script(TIMER).replace("INTERVAL", str(stated["interval"])),
     }
 

@@ -11,7 +11,7 @@ from typing import Any
 from gpuprov.apply.attempts import change
 from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.lease_manager import LeaseManager
-from gpuprov.apply.remote import QUICK_S, Answer, ask_nodes, read_all
+from gpuprov.apply.remote import QUICK_S, Answer, as_it_is, ask_nodes, read_all
 from gpuprov.errors import GpuprovError, Unreachable
 from gpuprov.model.lock import Lock
 from gpuprov.ssh.transport import fan_out, targets
@@ -32,20 +32,23 @@ def act(
     *,
     holds: LeaseManager | None,
     seconds: float = QUICK_S,
-    read: Callable[[Any], Any] = lambda result: result,
+    read: Callable[[Any], Any] = as_it_is,
 ) -> dict[str, Answer]:
     """Run one of the acts of `gpuprov.upgrade.node.main` on nodes.
 
     Args:
         arguments: node → the arguments of its act.
         holds: the leases that the nodes must have; None if no other run can change them.
-        read: conversion of a node's result; its exception is that node's failure.
+        read: conversion of a node's result; its exception is that node's failure. Without workers the result
+            itself is not kept.
 
     Returns:
         node → the act's result, or the error.
     """
     run = RunContext(lock, holds.file.parent if holds else Path(), options, leases=holds)
-    return read_all(change(partial(_act, name, seconds), run, arguments, answer=Any), read)
+    if options.dispatch.crew is None:
+        return change(partial(_act, name, seconds, read=read), run, arguments, answer=Any)
+    return read_all(change(partial(_act, name, seconds), run, arguments, answer=Any).items(), read)
 
 
 def _act(
@@ -53,8 +56,9 @@ def _act(
     seconds: float,
     run: RunContext,
     arguments: Mapping[str, Sequence[Any]],
+    read: Callable[[Any], Any] = as_it_is,
 ) -> dict[str, Answer]:
-    """Run an act on nodes from this machine; return node → its result, not yet read, or the error."""
+    """Run an act on nodes from this machine; return node → its result, or the error; `read` as in `act`."""
     run_id = run.leases.run if run.leases else None
     asked = {"act": name, "holds": run_id, "patience_s": PATIENCE * seconds}
     return ask_nodes(
@@ -63,6 +67,7 @@ def _act(
         {node: {**asked, "arguments": list(given)} for node, given in arguments.items()},
         dispatch=run.options.dispatch,
         seconds=seconds,
+        read=read,
     )
 
 

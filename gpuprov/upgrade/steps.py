@@ -69,9 +69,9 @@ def apply(context: UpgradeContext, names: list[str], folder: Path) -> Failures:
     """Bring nodes to the new lock with roles, as far as possible without a reboot; then record packages."""
     failed = _roles(context, rebooting(context.lock, together=0), names, folder)
     moved = [name for name in names if name not in failed]
-    return failed | failures(
-        act(context.lock, "seal", same(moved, context.id), context.options, holds=context.leases)
-    )
+    arguments, holds = same(moved, context.id), context.leases
+    sealed = act(context.lock, "seal", arguments, context.options, holds=holds, read=lambda answer: None)
+    return failed | failures(sealed)
 
 
 def reboot(context: UpgradeContext, names: list[str], folder: Path) -> Failures:

@@ -19,6 +19,7 @@ from gpuprov_replace import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import IO
 
 SETTINGS = "/etc/debconf.conf"
 VARIABLE = "DEBCONF_SYSTEMRC"
@@ -35,7 +36,7 @@ def closed() -> "Iterator[None]":
     block the files have their former modes.
 
     Raises:
-        OSError: a file cannot be replaced.
+        OSError: a file cannot be replaced, or neither /run nor the folder of the database has space.
     """
     try:
         with open(os.environ.get(VARIABLE, SETTINGS), encoding="utf-8", errors="surrogateescape") as file:
@@ -44,12 +45,14 @@ def closed() -> "Iterator[None]":
         yield
         return
     before = os.environ.get(VARIABLE)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", errors="surrogateescape", dir=TEMPORARY
-    ) as settings:
-        settings.write(re.sub(r"(?mi)^Mode:.*", "Mode: 600", text))
-        settings.flush()  # fails without room: the files are not closed then
-        modes = _close(re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text))
+    paths = re.findall(r"(?mi)^Filename:[ \t]*(/\S+)", text)
+    closed_text = re.sub(r"(?mi)^Mode:.*", "Mode: 600", text)
+    try:
+        settings = _temporary(closed_text, TEMPORARY)
+    except OSError:  # a user can fill /run where a folder in it is everybody's
+        settings = _temporary(closed_text, os.path.dirname(paths[0]) if paths else None)
+    with settings:
+        modes = _close(paths)
         os.environ[VARIABLE] = settings.name
         try:
             yield
@@ -58,6 +61,23 @@ def closed() -> "Iterator[None]":
             os.environ.update({VARIABLE: before} if before else {})
             for path, mode in modes.items():
                 os.chmod(path, mode)
+
+
+def _temporary(text: str, folder: "str | None") -> "IO[bytes]":
+    """Return a temporary file with a text, which is removed when it is closed.
+
+    Raises:
+        OSError: the folder has no space for it.
+    """
+    file = tempfile.NamedTemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
+    try:
+        file.write(text.encode("utf-8", "surrogateescape"))
+        file.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    return file
 
 
 def _close(paths: "list[str]") -> "dict[str, int]":

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 import pytest
 
 from gpuprov.health.look import SMI
-from gpuprov.roles.health import FIRST_S, LIBRARY, PROGRAM, SERVICE, TIMER, VERDICT
+from gpuprov.roles.health import FIRST_S, LIBRARY, PROGRAM, RESERVE, SERVICE, TIMER, VERDICT
 from gpuprov_lab import Lab
 from tests.campaign._doctor_faults import FORGET
 from tests.lab.health_node import FOLDER, HealthNode, health_node, stuck_nvidia_smi
 
 pytestmark = pytest.mark.slow
 INTERVAL, HOLD = 10, 60
-SETTING = {"interval": INTERVAL, "grace": 0, "hold": HOLD, "rules": {}, "command": None}
+SETTING = {"interval": INTERVAL, "grace": 0, "hold": HOLD, "rules": {}}
 FAULTS = [
     ("cuda.exclusive", "isolate", "nvidia-smi -i 1 -c 2", "nvidia-smi -i 1 -c 0"),
     ("driver.smi", "isolate", "gpuprov-sim fault hang", "gpuprov-sim mend"),
@@ -153,6 +153,22 @@ def test_a_full_disk_leaves_the_verdict_unknown(applied: HealthNode) -> None:
     assert (applied.drift(), applied.failed()) == ({}, {})
 
 
+def test_a_folder_that_is_full_before_the_first_verdict_hides_no_fault(applied: HealthNode) -> None:
+    applied.stop()
+    applied.node.run("mount -t tmpfs -o size=64k,mode=0755 full /run/gpuprov")
+    try:
+        applied.node.run(f"systemctl restart {RESERVE}; dd if=/dev/zero of=/run/gpuprov/fill", check=False)
+        applied.node.run("nvidia-smi -i 1 -c 2")
+        applied.judge()
+        time.sleep(INTERVAL / 2 + 1)
+        applied.judge()
+        assert applied.verdict == "isolate", applied.says(f"journalctl -u {SERVICE} -n 20")
+    finally:
+        applied.node.run("nvidia-smi -i 1 -c 0; umount /run/gpuprov")
+    applied.node.run(f"systemctl start {TIMER}")
+    applied.until(lambda: applied.verdict == "watch", 60)
+
+
 @pytest.mark.parametrize(
     ("shown", "reason"), [("+2h", "the clock was set by +7"), ("@2001-01-01 00:00:00", "has lost its time")]
 )
@@ -180,6 +196,9 @@ Environment=LD_PRELOAD={library} "FAKETIME={shown}" FAKETIME_DONT_FAKE_MONOTONIC
 def test_the_first_verdict_after_a_boot_is_not_due_at_once(applied: HealthNode) -> None:
     applied.node.reboot()
     applied.stop()
+    entered = f"systemctl show -P ActiveEnterTimestampMonotonic {RESERVE} sysinit.target"
+    reserved, initialized = map(int, applied.says(entered).split())
+    assert 0 < reserved <= initialized  # programs of users start after sysinit.target
     applied.node.run(f"rm -f {VERDICT}")
     assert set(applied.drift()) == set(applied.failed()) == {"health.timer"}
     booted = int(applied.says("ps -o etimes= -p 1"))

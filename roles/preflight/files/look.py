@@ -20,6 +20,7 @@ from pathlib import Path
 
 import gpuprov_dnf
 from gpuprov_apt import rejects_sources
+from gpuprov_failures import Failed
 from gpuprov_gpu_files import TooManyFiles, devices_in_use
 from gpuprov_locks import RUN_DNF, blocker, name_of, running
 from gpuprov_node import answer, database, os_release, output, run
@@ -138,11 +139,16 @@ def foreign_packages(pattern: str, sources: list) -> dict:
     """
     names = output("dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package}\n")
     installed = [line[4:] for line in names.splitlines() if line[1] == "i" and re.match(pattern, line[4:])]
-    if not installed or rejects_sources():
+    if not installed:
         return {}
     # ` 500 URL bookworm/main amd64 Packages`, of a flat repository ` 500 URL  Packages`
     release = re.compile(r"(?m)^ +-?\d+ (\S+ .*)Packages\n +release .*?\bo=([^,\n]*)")
-    origins = dict(release.findall(answer("apt-cache", "policy")))
+    try:
+        origins = dict(release.findall(answer("apt-cache", "policy")))
+    except Failed:
+        if rejects_sources():
+            return {}
+        raise
 
     def wanted(offer: str, url: str) -> bool:
         return any(

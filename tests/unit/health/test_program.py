@@ -373,6 +373,34 @@ def test_a_full_disk_hides_no_fault(node: Machine, monkeypatch: pytest.MonkeyPat
     assert [each.split()[0] for each in lines][-1] == "isolate"
 
 
+def test_a_disk_that_is_full_from_the_boot_on_hides_no_fault(
+    node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fill the folder after the unit of the boot, before the first run."""
+    assert start(node, "--reserve") == 0
+    sizes = {path.name: path.stat().st_size for path in (node.folder / "run").iterdir() if path.is_file()}
+    assert sizes == {"health": 1, "health.json": 1, "health.command": 1, program.STATE: program.STATE_BYTES}
+    monkeypatch.setattr(output, "replace", full)
+    isolated(node)
+    before = (node.folder / "run/health").read_text()
+    assert start(node, "--reserve") == 0
+    assert (node.folder / "run/health").read_text() == before
+
+
+def test_a_sites_program_is_not_started_again_and_again_with_a_full_disk(
+    node: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = node.folder / "site"
+    site.write_text(f"#!/bin/sh\necho $* >>{node.folder}/calls\n")
+    site.chmod(0o755)
+    (node.folder / "config").write_text(json.dumps({"command": str(site)}))
+    assert start(node, "--reserve") == 0
+    monkeypatch.setattr(output, "replace", full)
+    for _ in range(3):
+        start(node)
+    assert (node.folder / "calls").read_text() == "healthy -\n"
+
+
 def test_a_file_that_cannot_be_written_is_removed(
     node: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

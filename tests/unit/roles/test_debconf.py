@@ -85,18 +85,35 @@ def test_no_user_can_open_what_debconf_writes_in_the_block(database: Path) -> No
     assert os.environ[debconf.VARIABLE] == str(database / "debconf.conf")
 
 
+class Folders:
+    """Temporary files of the library, without space in some folders."""
+
+    def __init__(self, full: set[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full, self.create = full, debconf.tempfile.NamedTemporaryFile
+        monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", self.open)
+
+    def open(self, *, dir: str | None) -> IO[bytes]:  # noqa: A002 - as the library's function
+        """Return a temporary file in a folder, or one without space."""
+        return Path("/dev/full").open("wb") if dir in self.full else self.create(dir=dir)
+
+
 def test_without_room_for_the_settings_the_files_stay_as_they_are(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Have no room in the folder of temporary files."""
-
-    def full(mode: str, *, dir: object, **more: str) -> IO[str]:  # noqa: A002 - as the library's function
-        return Path("/dev/full").open(mode, **more)
-
-    monkeypatch.setattr(debconf.tempfile, "NamedTemporaryFile", full)
+    Folders({debconf.TEMPORARY, str(database)}, monkeypatch)
     with pytest.raises(OSError, match="No space left"), debconf.closed():
         pass
     assert mode(database / "config.dat") == 0o644
+
+
+def test_a_full_run_leaves_no_database_open(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the settings into the folder of the database."""
+    Folders({debconf.TEMPORARY}, monkeypatch)
+    before = sorted(database.iterdir())
+    with debconf.closed():
+        assert Path(os.environ[debconf.VARIABLE]).parent == database
+        assert mode(database / "config.dat") == 0o600
+    assert sorted(database.iterdir()) == before
 
 
 def test_without_debconf_the_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
