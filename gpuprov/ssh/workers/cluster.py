@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -45,6 +46,9 @@ def own_cluster(count: int) -> Iterator[Connect]:
     HTTP port is opened. Dask's scratch folder is in the state folder; Dask removes what killed processes left
     there.
     """
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # multiprocessing's processes would begin with the current folder's modules
+    )
     security = distributed.Security.temporary()
     settings = {
         closed.FOLDER: str(state_dir() / "dask"),
