@@ -125,48 +125,42 @@ def test_a_stuck_nvidia_smi_is_named_and_not_started_again(applied: HealthNode) 
 
 
 @contextmanager
-def full(node: HealthNode, folder: str) -> Iterator[None]:
-    """Mount a small file system on a folder, let the health check run there once, and fill it."""
+def full(node: HealthNode, folder: str, before: str) -> Iterator[None]:
+    """Mount a small file system on a folder, run a command, and fill it."""
     node.node.run(f"mount -t tmpfs -o size=8m,mode=0755 full {folder}")
     try:
-        node.judge()
+        node.node.run(before, check=False)
         node.node.run(f"dd if=/dev/zero of={folder}/fill", check=False)
         yield
     finally:
         node.node.run(f"umount {folder}")
 
 
-def test_a_full_disk_leaves_the_verdict_unknown(applied: HealthNode) -> None:
+@pytest.mark.parametrize("before", [f"systemctl start {SERVICE}", f"systemctl restart {RESERVE}"])
+def test_a_full_folder_hides_no_fault(applied: HealthNode, before: str) -> None:
+    """Fill the folder after a verdict, and before the first one."""
     applied.stop()
-    with full(applied, "/run/gpuprov"):
-        assert applied.verdict == "healthy"  # without a memory no fault is confirmed in one run
-        applied.judge()
-        said = applied.says(f"{LIBRARY}/npd-health isolate; echo $?")
-        assert said.startswith("unknown: ")
-        assert said.endswith("\n2")
-        assert set(applied.drift()) == set(applied.failed()) >= {"health.timer"}
-    with full(applied, FOLDER):
-        applied.judge()
-        assert applied.says(f"ls {FOLDER}") == "fill"  # no old metrics
-    applied.node.run(f"systemctl start {TIMER}")
-    applied.until(lambda: applied.verdict == "watch", 60)
-    assert (applied.drift(), applied.failed()) == ({}, {})
-
-
-def test_a_folder_that_is_full_before_the_first_verdict_hides_no_fault(applied: HealthNode) -> None:
-    applied.stop()
-    applied.node.run("mount -t tmpfs -o size=64k,mode=0755 full /run/gpuprov")
-    try:
-        applied.node.run(f"systemctl restart {RESERVE}; dd if=/dev/zero of=/run/gpuprov/fill", check=False)
+    with full(applied, "/run/gpuprov", before):
         applied.node.run("nvidia-smi -i 1 -c 2")
         applied.judge()
         time.sleep(INTERVAL / 2 + 1)
         applied.judge()
-        assert applied.verdict == "isolate", applied.says(f"journalctl -u {SERVICE} -n 20")
-    finally:
-        applied.node.run("nvidia-smi -i 1 -c 0; umount /run/gpuprov")
+        said = applied.says(f"{LIBRARY}/npd-health isolate; echo $?")
+        applied.node.run("nvidia-smi -i 1 -c 0")
+        assert (applied.verdict, said[-2:]) == ("isolate", "\n1"), said
+        assert set(applied.drift()) == set(applied.failed()) == {"health.timer"}
     applied.node.run(f"systemctl start {TIMER}")
     applied.until(lambda: applied.verdict == "watch", 60)
+
+
+def test_a_full_folder_of_the_metrics_keeps_no_old_ones(applied: HealthNode) -> None:
+    applied.stop()
+    with full(applied, FOLDER, f"systemctl start {SERVICE}"):
+        applied.judge()
+        assert applied.says(f"ls {FOLDER}") == "fill"
+    applied.node.run(f"systemctl start {TIMER}")
+    applied.until(lambda: applied.verdict == "watch", 60)
+    assert (applied.drift(), applied.failed()) == ({}, {})
 
 
 @pytest.mark.parametrize(

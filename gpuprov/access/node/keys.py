@@ -13,7 +13,7 @@ import stat
 import sys
 
 from gpuprov_lines import edit, edit_lines
-from gpuprov_place import Place
+from gpuprov_place import Place, readable
 from gpuprov_replace import make_folders, read
 
 TYPE_CHECKING = False
@@ -173,10 +173,8 @@ def folder_of(file: str, owner: "Owner") -> "list[str]":
         with Place(os.path.join(folder, "x"), follow=True) as place:
             about = os.fstat(place.folder)
             left = (about.st_uid, stat.S_IMODE(about.st_mode)) == (0, FOLDER_MODE)
-            if left and not os.listdir(folder):
-                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place.folder)
-                try:
-                    os.fchown(handle, *owner)
-                finally:
-                    os.close(handle)
+            if left:
+                with readable(place.folder) as handle:
+                    if not os.listdir(handle):
+                        os.fchown(handle, *owner)
     return made

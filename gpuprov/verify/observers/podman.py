@@ -34,10 +34,11 @@ PODMAN = "podman --root /tmp/store --runroot /tmp/run --tmpdir /tmp/libpod --sto
 CONTAINER = '--rm --network none %s --rootfs /tmp/user/fs /bin/sh -c "$1"'
 # conmon and the container leave the process group, and end with the first process of their namespace.
 ENDING = f"{LIMITED} --foreground {TRIAL_S} unshare --mount --pid --fork --kill-child --mount-proc"
-# `podman create` leaves no process. It would take cgroupfs for the default if process 1 were not systemd.
+# `podman create` leaves no process. With a network it would wait for a lock that any user can hold. It would
+# take cgroupfs for the default if process 1 were not systemd.
 DEFAULTS = (
     f"{LIMITED} {TRIAL_S} unshare --mount sh -c '{STORE}"
-    f" && {PODMAN} create --name trial --rootfs /tmp/user/fs /bin/sh >id && {PODMAN} inspect trial'"
+    f" && {PODMAN} create --network none --name trial --rootfs /tmp/user/fs /bin/sh >id && {PODMAN} inspect trial'"
 )
 GROUP = "gpuprov-verify"
 """Control group of root's container."""

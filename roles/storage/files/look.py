@@ -6,11 +6,12 @@ Runs on the node, with the modules of plugins/module_utils. Argument:
     {"scratch": [{"device": "/dev/nvme1n*", "mount": "/scratch", "filesystem": "ext4", "read_ahead_kib": null,
                   "path": "/dev/nvme1n1", "objection": null, "hidden": null, "uuid": null, "mounted": false,
                   "read_ahead_off": true}],
-     "gone": ["/old"], "fstab": true}
+     "gone": ["/old"], "unmount": ["/old"], "fstab": true}
 
 Each row has the requested values and the state: `objection` is the reason not to format the device, `hidden`
 what a file system mounted at the place would hide. `uuid` is that of gpuprov's file system, null on an empty
-device. `gone` are the role's mounts that are no longer requested. A mount comes after those above it.
+device. `gone` are the role's mounts that are no longer requested, `unmount` those of them that are mounted. A
+mount comes after those above it.
 `fstab`: whether /etc/fstab exists.
 """
 
@@ -24,7 +25,9 @@ from gpuprov_devices import format_objection, mount_objection
 from gpuprov_node import output
 
 FSTAB = Path("/etc/fstab")
-MARK = "x-gpuprov"  # option in the role's lines of fstab; x- options have no effect (mount(8))
+# Options in the role's lines of fstab, without effect (mount(8)). mount stores x- options, which former releases
+# wrote, in a file that any user can lock.
+MARKS = {"X-gpuprov", "x-gpuprov"}
 DEFAULTS = {"filesystem": "ext4", "read_ahead_kib": None}
 
 
@@ -68,22 +71,23 @@ def nested(mount: str, every: list[str]) -> str | None:
     return f"{mount} is below {above}, to which all users can write" if above else None
 
 
-def ours(fstab: Path = FSTAB) -> list[str]:
-    """Return the mount points in the role's lines of fstab; none without the file."""
+def ours(fstab: Path = FSTAB) -> dict[str, str]:
+    """Return mount point → UUID of the role's lines of fstab; none without the file."""
     lines = fstab.read_text(errors="replace").splitlines() if fstab.exists() else []
     rows = [line.split() for line in lines if not line.startswith("#")]
-    return [row[1] for row in rows if len(row) > 3 and MARK in row[3].split(",")]
+    marked = [row for row in rows if len(row) > 3 and MARKS & set(row[3].split(","))]
+    return {mount: device.partition("=")[2] for device, mount, *_ in marked}
 
 
 def main() -> None:
-    """Print a row for each requested file system, and the role's mounts that are no longer requested
-    (`gone`), as JSON, and whether there is an fstab.
-    """
+    """Print the state, as described above."""
     asked = sorted(json.loads(sys.argv[1])["scratch"], key=lambda wanted: wanted["mount"])
     every = [wanted["mount"] for wanted in asked]
     scratch = [judge(wanted, every) for wanted in asked]
-    gone = [mount for mount in ours() if mount not in {row["mount"] for row in scratch}]
-    json.dump({"scratch": scratch, "gone": gone, "fstab": FSTAB.exists()}, sys.stdout)
+    gone = {mount: uuid for mount, uuid in ours().items() if mount not in {row["mount"] for row in scratch}}
+    unmount = [mount for mount, uuid in gone.items() if uuid and mounted(mount) == uuid]
+    found = {"scratch": scratch, "gone": list(gone), "unmount": unmount, "fstab": FSTAB.exists()}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
