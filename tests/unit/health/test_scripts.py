@@ -225,6 +225,14 @@ def test_the_prolog_refuses_jobs_by_the_verdict_alone(slurm: Slurm, word: str, c
     assert slurm.updates == []
 
 
+def test_a_refusal_names_its_reason_also_where_the_mark_cannot_be_written(slurm: Slurm) -> None:
+    (slurm.folder / "slurm-refused").mkdir()
+    slurm.verdict("isolate", "driver.smi", "broken")
+    code, said = slurm.run("slurm-prolog")
+    assert code == 1
+    assert "gpuprov-health: no job starts here: isolate driver.smi: broken\n" in said
+
+
 def test_a_refusal_of_the_prolog_gets_our_reason(slurm: Slurm) -> None:
     slurm.verdict("isolate", "driver.smi", "text")
     slurm.run("slurm-prolog")
