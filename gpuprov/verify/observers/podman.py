@@ -38,7 +38,8 @@ ENDING = f"{LIMITED} --foreground {TRIAL_S} unshare --mount --pid --fork --kill-
 # take cgroupfs for the default if process 1 were not systemd.
 DEFAULTS = (
     f"{LIMITED} {TRIAL_S} unshare --mount sh -c '{STORE}"
-    f" && {PODMAN} create --network none --name trial --rootfs /tmp/user/fs /bin/sh >id && {PODMAN} inspect trial'"
+    f" && {PODMAN} create --network none --name trial --rootfs /tmp/user/fs /bin/sh >id"
+    f" && {PODMAN} inspect trial'"
 )
 GROUP = "gpuprov-verify"
 """Control group of root's container."""

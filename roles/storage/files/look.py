@@ -25,8 +25,8 @@ from gpuprov_devices import format_objection, mount_objection
 from gpuprov_node import output
 
 FSTAB = Path("/etc/fstab")
-# Options in the role's lines of fstab, without effect (mount(8)). mount stores x- options, which former releases
-# wrote, in a file that any user can lock.
+# Options in the role's lines of fstab, without effect (mount(8)). mount stores x- options, which former
+# releases wrote, in a file that any user can lock.
 MARKS = {"X-gpuprov", "x-gpuprov"}
 DEFAULTS = {"filesystem": "ext4", "read_ahead_kib": None}
 

@@ -310,7 +310,9 @@ def test_files_of_the_site_with_comments_that_are_not_utf8(tmp_path: Path) -> No
     fstab = tmp_path / "etc/fstab"
     (tmp_path / "etc/default").mkdir(parents=True)
     (tmp_path / "boot/grub").mkdir(parents=True)
-    fstab.write_bytes(b"# f\xfcr Jobs\nUUID=1 /scratch ext4 defaults,x-gpuprov 0 2\nUUID=2 /data xfs X-gpuprov 0 2\n")
+    fstab.write_bytes(
+        b"# f\xfcr Jobs\nUUID=1 /scratch ext4 defaults,x-gpuprov 0 2\nUUID=2 /data xfs X-gpuprov 0 2\n"
+    )
     (tmp_path / "etc/default/grub").write_bytes(b"# f\xfcr uns\nGRUB_DEFAULT=0\n")
     (tmp_path / "boot/grub/grub.cfg").write_bytes(b'menuentry "f\xfcr uns"\nset default="0"\n')
     assert script("storage").ours(fstab) == {"/scratch": "1", "/data": "2"}
