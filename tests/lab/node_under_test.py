@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 from gpuprov.apply.context import Options, RunContext
 from gpuprov.apply.playbook import NodeOutcome, run_playbook
+from gpuprov.catalog import load
 from gpuprov.drift.judge import NodeDrift
 from gpuprov.drift.survey import survey
+from gpuprov.locking.components import family_pattern
 from gpuprov.model.lock import Lock, LockedGroup, Setting
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.verify import run_verification
@@ -60,12 +62,10 @@ class NodeUnderTest:
         [name] = self.lock.groups
         self.lock = self.lock.model_copy(update={"groups": {name: group}})
 
-    def rule_out(self, **patterns: str) -> None:
-        """Require in the lock that components are absent.
-
-        Args:
-            patterns: component → regular expression of its packages' names.
-        """
+    def rule_out(self, *absent: str) -> None:
+        """Require in the lock that components are absent, with expressions as of `gpuprov lock`."""
+        catalog = load()
+        patterns = {each: family_pattern(catalog.own_patterns(each, "apt")) for each in absent}
         components = self.group.components.model_copy(update={"absent": patterns})
         self.group = self.group.model_copy(update={"components": components})
 

@@ -332,8 +332,8 @@ def test_database_in_a_volume_survives_another_version_and_the_way_back(driven: 
 @pytest.mark.slow
 def test_database_in_a_volume_survives_docker_and_containerd(driven: StubDriverNode) -> None:
     driven.state({"containers": None}, docker=None, container_toolkit=None)
-    for absent in ({"docker": "docker\\.io"}, {"docker": "docker\\.io", "containerd": "containerd"}):
-        driven.rule_out(**absent)
+    for absent in (("docker",), ("docker", "containerd")):
+        driven.rule_out(*absent)
         outcome, _ = driven.apply("docker", "containerd")
         assert outcome.ok, outcome.failed
         assert driven.drift("docker.", "containerd.") == {}
