@@ -217,5 +217,5 @@ def test_null_removes_what_the_role_installed(applied: HealthNode) -> None:
     outcome, _ = applied.apply()
     assert outcome.ok, outcome.failed
     left = f"ls {PROGRAM} {LIBRARY}/* {VERDICT} {FOLDER}/*.prom 2>/dev/null"
-    assert applied.says(f"{left}; systemctl list-timers | grep gpuprov") == ""
+    assert applied.says(f"{left}; systemctl list-units --all --plain --no-legend 'gpuprov-health*'") == ""
     assert applied.apply()[1] == []
