@@ -93,6 +93,12 @@ class NodeUnderTest:
             self.ports[port] = offered(self.way, port) or []
         return self.ports[port]
 
+    def forget(self) -> None:
+        """Drop its answers, and what observers have made of them, after its last test."""
+        self.backend.forget()
+        vars(self.host).clear()  # pytest keeps the host itself
+        self.host = Host(self.backend)
+
     def connect(self) -> None:
         """Open its shell; keep an error in `lost`.
 

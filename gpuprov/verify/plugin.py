@@ -134,9 +134,11 @@ class Verification:
         """Note that a node's tests begin.
 
         Before those of a group's second node, ask all its other nodes ahead. The commands are those of the
-        first node. A node that is lost thereby is logged.
+        first node. A node that is lost thereby is logged. The values of the node before are dropped.
         """
         alike = [done for done in self.begun if done.group is node.group]
+        for before in self.begun[-1:]:
+            before.forget()
         self.begun.append(node)
         if len(alike) != 1:
             return  # the group's first node, or the results are already cached

@@ -28,7 +28,7 @@ from gpuprov.verify.sharing import Rule
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Maximum size of one answer: standard output and standard error together."""
 NODE_BYTES = 32 * 1024 * 1024
-"""Maximum size of all answers of a node, which are kept until the end of the run.
+"""Maximum size of all answers of a node, which are kept until its last test has run.
 
 The recorded node has 24 kB; the files of an initramfs and the aliases of all modules are some MiB. In memory
 a character has up to four bytes.
@@ -303,6 +303,10 @@ class ShellBackend(BaseBackend):  # type: ignore[misc]
         if isinstance(answer, NodeFailed):
             raise answer
         return answer
+
+    def forget(self) -> None:
+        """Drop the cached results."""
+        self._answers.clear()
 
     def remember(self, command: str, shell: Shell | None = None) -> CommandResult | NodeFailed:
         """Run a command once and cache its result or its failure; return it; after `COMMANDS` different ones

@@ -25,12 +25,14 @@ from gpuprov.errors import GpuprovError, InvalidInput, Refused, Unreachable
 from gpuprov.files.runs import cache_dir
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
-from gpuprov.untrusted import shown
+from gpuprov.untrusted import on_one_line, shown
 from gpuprov.untrusted.parsing import read_object
 from gpuprov.untrusted.stated import open_stated
 from gpuprov.untrusted.urls import public_url, public_urls
 
 SCHEMES = ("http", "https", "file")
+REASON = 200
+"""Maximum length of a server's reason in a message."""
 GONE = (404, 410)
 LATER = (408, 429, 500, 502, 503, 504)
 """HTTP statuses after which the same request may succeed later."""
@@ -297,20 +299,15 @@ class Fetcher:
 
     def _denied(self, url: str, error: urllib.error.HTTPError) -> Unreachable | Refused:
         """Return the error for an HTTP status: Unreachable for a temporary one, else Refused."""
-        place = public_url(url)
+        answered = f"{public_url(url)} answered {error.code} {_public(error.reason)}"
         if error.code in LATER:
-            return Unreachable(
-                f"{place} answered {error.code} {error.reason} {self.attempts} times", do="try again later"
-            )
-        return Refused(
-            f"{place} answered {error.code} {error.reason}",
-            do="check the URL, the proxy, and the login in ~/.netrc",
-        )
+            return Unreachable(f"{answered} {self.attempts} times", do="try again later")
+        return Refused(answered, do="check the URL, the proxy, and the login in ~/.netrc")
 
     def _no_answer(self, url: str, error: Exception) -> Unreachable:
         """Return the error for a server without a complete answer, with a hint if the cache has a copy."""
         reason = getattr(error, "reason", None) or error
-        text = public_urls(str(reason)) if isinstance(reason, (str, OSError)) else ""
+        text = _public(reason) if isinstance(reason, (str, OSError)) else ""
         place, age = public_url(url), self._age(url)
         return Unreachable(
             f"{urlsplit(place).netloc} gives no complete answer for {place}: {text or type(reason).__name__}",
@@ -324,6 +321,14 @@ class Fetcher:
             return ""
         copied = formatdate(kept.stat().st_mtime, usegmt=True)
         return f"; the cache has the copy of {copied}: work offline with it"
+
+
+def _public(reason: object) -> str:
+    """Return a server's reason on one line without secrets of URLs, cut to `REASON` characters.
+
+    A server chooses it; urllib also writes the address of a redirect into it.
+    """
+    return on_one_line(public_urls(str(reason)[: 8 * REASON]))[:REASON]
 
 
 def place_of(url: str) -> str:

@@ -38,14 +38,15 @@ def first(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Pat
     """Examine nodes; return node → its verdict and ladder, in the order of `names`; `unknown` for one that
     fails.
     """
-    seen = _seen(lock, names, dispatch)
-    return {name: _judged(name, seen[name]) for name in names}
+    found = {name: _judged(name, seen) for name, seen in examine(targets(lock, names), dispatch=dispatch)}
+    return {name: found[name] for name in names}
 
 
 def again(context: RepairContext, names: Sequence[str]) -> dict[str, Patient]:
     """Examine nodes after a rung, as `first`, without messages of the kernel before a node's last reset."""
-    seen = _seen(context.lock, names, context.options.dispatch)
-    return {name: _judged(name, seen[name], context.place(name, SINCE)) for name in names}
+    answers = examine(targets(context.lock, names), dispatch=context.options.dispatch)
+    found = {name: _judged(name, seen, context.place(name, SINCE)) for name, seen in answers}
+    return {name: found[name] for name in names}
 
 
 def _judged(name: str, answer: Examination | GpuprovError, reset: Path | None = None) -> Patient:
@@ -92,20 +93,14 @@ def after(seen: Examination, since: float) -> Examination:
     return Examination(seen.host, seen.collected_at, seen.seconds, collectors)
 
 
-def _seen(lock: Lock, names: Sequence[str], dispatch: Dispatch) -> dict[str, Examination | GpuprovError]:
-    """Return node → its examination, or the error."""
-    return dict(examine(targets(lock, names), dispatch=dispatch))
-
-
 def bundles(context: RepairContext, names: list[str]) -> Result:
     """Write a bundle of each node with what was tried, replacing an earlier one; return the files, or the
     reasons without a file.
 
     A node that does not answer gets one without its own readings.
     """
-    seen, known = _seen(context.lock, names, context.options.dispatch), context.progress()
-    result = Result({})
-    for name in names:
+    known, result = context.progress(), Result({})
+    for name, seen in examine(targets(context.lock, names), dispatch=context.options.dispatch):
         patient_ = known[name].patient
         tried = {
             "schema": "gpuprov.repair-tried/1",
@@ -118,7 +113,7 @@ def bundles(context: RepairContext, names: list[str]) -> Result:
         }
         path = context.folder / f"{name}.bundle.tar.gz"
         path.unlink(missing_ok=True)
-        error = contained(name, partial(_pack, path, seen[name], tried))
+        error = contained(name, partial(_pack, path, seen, tried))
         if error is not None:
             result.failed[name] = str(error)
         else:

@@ -10,7 +10,7 @@ from testinfra.host import Host
 from gpuprov.errors import Unreachable
 from gpuprov.verify.nodes import PAUSES_S, NodeUnderTest, connect_all
 from gpuprov.verify.shell import Shell, ShellBackend
-from tests.unit.verify.nodes_on_paper import locked_group
+from tests.unit.verify.nodes_on_paper import judge, locked_group, paper_node
 
 
 def node_behind(script: str) -> NodeUnderTest:
@@ -44,3 +44,13 @@ def test_door_that_is_shut_is_not(tmp_path: Path) -> None:
     connect_all([node])
     assert str(node.lost) == "Permission denied (publickey)."
     assert len(tries.read_text().split()) == 1
+
+
+def test_answers_are_dropped_when_the_tests_of_the_next_node_begin(tmp_path: Path) -> None:
+    """What observers make of a node's answers takes 25 times their size."""
+    group = locked_group("a", "b", "c")
+    nodes = [paper_node(name, group, lambda answers: None) for name in "abc"]
+    hosts = [node.host for node in nodes]
+    assert {verdict.status for verdict in judge(nodes, tmp_path).values()} == {"passed"}
+    assert [bool(node.backend._answers) for node in nodes] == [False, False, True]
+    assert [bool(vars(host)) for host in hosts] == [False, False, True]

@@ -174,6 +174,15 @@ def test_denied(site: Site, fetcher: Fetcher) -> None:
         fetcher.get(site.url)
 
 
+def test_a_servers_reason_is_short_and_has_no_secret(site: Site, fetcher: Fetcher) -> None:
+    """Redirect to an address with a signature, which urllib quotes in its reason."""
+    site.redirect = f"s3://bucket/{'a' * 5000}/x?X-Amz-Signature=SECRET"
+    with pytest.raises(Refused, match="answered 302 ") as denied:
+        fetcher.get(site.url)
+    assert "SECRET" not in str(denied.value)
+    assert len(str(denied.value)) < 500
+
+
 def test_an_unasked_304_is_refused(site: Site, fetcher: Fetcher) -> None:
     site.statuses = [304]
     with pytest.raises(Refused, match="answered 304 to a request without a condition"):

@@ -198,7 +198,8 @@ def test_one_nodes_answer_is_its_own_failure(
     good = virtual()
     bad = {**virtual(), "kernel_log": {**good["kernel_log"], "kept": [[NOW - 5, XID]]}, **FORGED[forged]}
     answers = {"good": as_examined(good), "bad": as_examined(bad)}
-    monkeypatch.setattr(look, "_seen", lambda lock, names, dispatch: answers)
+    monkeypatch.setattr(look, "targets", lambda lock, names: names)
+    monkeypatch.setattr(look, "examine", lambda nodes, dispatch: ((each, answers[each]) for each in nodes))
     before = look.first(lock, ["good", "bad"], DIRECT)
     assert before["good"].verdict not in TREATED
     with Journal(tmp_path / NAME) as journal:
