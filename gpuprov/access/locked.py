@@ -13,6 +13,10 @@ from gpuprov.model.lock import Setting
 from gpuprov.model.settings.access import Firewall, Ssh
 
 
+UNPRIVILEGED = 1024
+"""First port on which any user may listen: Linux' default of net.ipv4.ip_unprivileged_port_start, ip(7)."""
+
+
 def with_access(
     settings: Mapping[str, Setting],
     *,
@@ -46,6 +50,21 @@ def with_access(
         rules = ruleset(Firewall.model_validate(stated["firewall"].value), ports, hosts)
         stated["firewall"] = _extended(stated["firewall"], ruleset=rules)
     return stated
+
+
+def unprotected_port(settings: Mapping[str, Setting]) -> str:
+    """Return a warning if sshd has no port below `UNPRIVILEGED`, else an empty text.
+
+    Args:
+        settings: as `with_access` returns them.
+    """
+    ports = settings["ssh"].value["options"]["Port"].split() if "ssh" in settings else []
+    if not ports or min(map(int, ports)) < UNPRIVILEGED:
+        return ""
+    return (
+        f"sshd listens on {' and '.join(ports)} only, and any user of a node can take such a port while sshd"
+        f" restarts, so that nobody can log in; state a port below {UNPRIVILEGED} in settings.ssh.port or ssh.port"
+    )
 
 
 def _refuse_logins_that_end(ssh: Ssh, ports: list[int], own: Mapping[str, Connection]) -> None:

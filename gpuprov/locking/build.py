@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from gpuprov.access.locked import with_access
+from gpuprov.access.locked import unprotected_port, with_access
 from gpuprov.catalog import Catalog, load
 from gpuprov.catalog.gpu_names import find_gpu
 from gpuprov.catalog.platforms import beside
@@ -239,6 +239,8 @@ class Builder:
         check_confidential(name, settings, answer, gpu, hardware)
         chosen = with_peer_memory(name, settings, answer, gpu, system, self._catalog)
         granted = self._access(with_clients(chosen, system, self._catalog), system, group)
+        if warning := unprotected_port(granted):
+            self._narrate(f"{name}: {warning}")
         self._count(sum(len(each.model_dump_json()) for each in granted.values()))
         return Settled(hardware, settings, granted, system, locked, request, answer, want)
 

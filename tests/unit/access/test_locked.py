@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gpuprov.access.locked import with_access
+from gpuprov.access.locked import unprotected_port, with_access
 from gpuprov.access.ruleset import ruleset
 from gpuprov.access.sshd import policies
 from gpuprov.errors import Refused
@@ -111,6 +111,16 @@ def test_a_new_port_comes_beside_the_old_one() -> None:
     assert values["ssh"]["options"]["Port"] == "22 2222"
     assert "tcp dport { 22, 2222 } accept" in values["firewall"]["ruleset"]["input"]
     assert locked({"port": 2222}, port=2222)["ssh"]["options"]["Port"] == "2222"
+
+
+@pytest.mark.parametrize(
+    ("stated", "now", "warned"), [(2222, 22, False), (2222, 2222, True), (222, 2222, False)]
+)
+def test_an_sshd_whose_ports_any_user_can_take_is_warned_of(stated: int, now: int, warned: bool) -> None:
+    value = locked({"port": stated}, port=now)["ssh"]
+    setting = Setting(value=value, reason="", source="fleet.yml")
+    assert unprotected_port({}) == ""
+    assert ("any user of a node can take" in unprotected_port({"ssh": setting})) is warned
 
 
 def test_networks_become_sets_of_each_family_without_overlaps() -> None:
