@@ -12,7 +12,6 @@ from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Setting
 from gpuprov.model.settings.access import Firewall, Ssh
 
-
 UNPRIVILEGED = 1024
 """First port on which any user may listen: Linux' default of net.ipv4.ip_unprivileged_port_start, ip(7)."""
 
@@ -63,7 +62,8 @@ def unprotected_port(settings: Mapping[str, Setting]) -> str:
         return ""
     return (
         f"sshd listens on {' and '.join(ports)} only, and any user of a node can take such a port while sshd"
-        f" restarts, so that nobody can log in; state a port below {UNPRIVILEGED} in settings.ssh.port or ssh.port"
+        " restarts, so that nobody can log in; state a port below"
+        f" {UNPRIVILEGED} in settings.ssh.port or ssh.port"
     )
 
 

@@ -94,7 +94,7 @@ class NodeUnderTest:
         return self.ports[port]
 
     def forget(self) -> None:
-        """Drop its answers, and what observers have made of them, after its last test."""
+        """Drop its answers and the values of its observers, after its last test."""
         self.backend.forget()
         vars(self.host).clear()  # pytest keeps the host itself
         self.host = Host(self.backend)

@@ -47,7 +47,7 @@ def test_door_that_is_shut_is_not(tmp_path: Path) -> None:
 
 
 def test_answers_are_dropped_when_the_tests_of_the_next_node_begin(tmp_path: Path) -> None:
-    """What observers make of a node's answers takes 25 times their size."""
+    """Have more than one node: observers' values take 25 times the size of the answers."""
     group = locked_group("a", "b", "c")
     nodes = [paper_node(name, group, lambda answers: None) for name in "abc"]
     hosts = [node.host for node in nodes]
