@@ -96,7 +96,7 @@ class NodeUnderTest:
     def forget(self) -> None:
         """Drop its answers and the values of its observers, after its last test."""
         self.backend.forget()
-        vars(self.host).clear()  # pytest keeps the host itself
+        self.host.__dict__.clear()  # pytest keeps the host itself
         self.host = Host(self.backend)
 
     def connect(self) -> None:
