@@ -196,12 +196,13 @@ def forget(*paths: str | None) -> None:
 def reserve(folder: str) -> None:
     """Create those of `FILES` that are missing, with blanks: a fault then needs no space in the folder.
 
-    A unit runs it at boot, before a user can fill /run. Readers take a blank verdict for none.
+    A unit runs it at boot, before a user can fill /run. Readers take a blank verdict for none. A run that has
+    the lock writes them itself.
 
     Raises:
-        OSError: one cannot be written; `mutex.Locked`: a run is writing them now.
+        OSError: one cannot be written.
     """
-    with mutex.held(f"{folder}/{LOCK}", LOCK_S):
+    with contextlib.suppress(mutex.Locked), mutex.held(f"{folder}/{LOCK}", LOCK_S):
         for name, mode in FILES.items():
             if not os.path.lexists(f"{folder}/{name}"):
                 save(f"{folder}/{name}", "\n".rjust(STATE_BYTES if name == STATE else 1), mode)

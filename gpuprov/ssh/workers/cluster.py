@@ -46,9 +46,7 @@ def own_cluster(count: int) -> Iterator[Connect]:
     HTTP port is opened. Dask's scratch folder is in the state folder; Dask removes what killed processes left
     there.
     """
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # multiprocessing's processes would begin with the current folder's modules
-    )
+    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing's processes would begin in the current folder
     security = distributed.Security.temporary()
     settings = {
         closed.FOLDER: str(state_dir() / "dask"),
