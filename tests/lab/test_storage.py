@@ -191,6 +191,25 @@ def test_pattern_that_matches_two_devices_is_refused(driven: StubDriverNode) -> 
 
 
 @pytest.mark.slow
+def test_a_users_lock_of_mounts_own_file_keeps_no_apply_waiting(driven: StubDriverNode) -> None:
+    """Lock the file in which mount(8) and umount(8) store options, such as x-gpuprov of former releases."""
+    lock = "/run/mount/utab.lock"
+    driven.node.run(
+        f"umount {MOUNT}; mount -o x-gpuprov UUID=$(blkid -o value -s UUID {EMPTY}) {MOUNT}"
+        f" && chmod 644 {lock} && systemd-run --quiet --uid=65534 --unit=holder flock {lock} sleep 900"
+    )
+    try:
+        for scratch in ([], [SCRATCH]):
+            driven.state({"scratch": scratch})
+            outcome, _ = driven.apply(ROLE)
+            assert outcome.ok, outcome.failed
+            assert bool(driven.says(f"findmnt {MOUNT}")) is bool(scratch)
+        assert driven.says("systemctl is-active holder") == "active"
+    finally:
+        driven.node.run("systemctl stop holder")
+
+
+@pytest.mark.slow
 def test_mount_that_is_not_asked_for_any_more_goes_and_its_data_stays(driven: StubDriverNode) -> None:
     driven.state({"scratch": []})
     outcome, _ = driven.apply(ROLE)
