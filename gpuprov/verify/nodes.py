@@ -96,8 +96,8 @@ class NodeUnderTest:
     def forget(self) -> None:
         """Drop its answers and the values of its observers, after its last test."""
         self.backend.forget()
-        self.host.__dict__.clear()  # pytest keeps the host itself
         self.host = Host(self.backend)
+        self.backend.set_host(self.host)
 
     def connect(self) -> None:
         """Open its shell; keep an error in `lost`.

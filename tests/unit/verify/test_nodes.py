@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from weakref import ref
 
 import pytest
 from testinfra.host import Host
@@ -50,7 +52,8 @@ def test_answers_are_dropped_when_the_tests_of_the_next_node_begin(tmp_path: Pat
     """Have more than one node: observers' values take 25 times the size of the answers."""
     group = locked_group("a", "b", "c")
     nodes = [paper_node(name, group, lambda answers: None) for name in "abc"]
-    hosts = [node.host for node in nodes]
+    hosts = [ref(node.host) for node in nodes]
     assert {verdict.status for verdict in judge(nodes, tmp_path).values()} == {"passed"}
     assert [bool(node.backend._answers) for node in nodes] == [False, False, True]
-    assert [bool(vars(host)) for host in hosts] == [False, False, True]
+    gc.collect()
+    assert [host() is not None for host in hosts] == [False, False, True]
