@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuprov.access.ruleset import ruleset
-from gpuprov.access.sshd import SSH_PORT, policies, sshd_options
+from gpuprov.access.sshd import SSH_PORT, policies, ports_of, sshd_options
 from gpuprov.errors import Refused
 from gpuprov.model.connection import Connection
 from gpuprov.model.lock import Setting
@@ -41,7 +41,7 @@ def with_access(
     if "ssh" in stated:
         ssh = Ssh.model_validate(stated["ssh"].value)
         options = sshd_options(ssh, system, connection)
-        ports = [int(port) for port in options["Port"].split()]
+        ports = ports_of(options)
         _refuse_logins_that_end(ssh, ports, own)
         source = policies()["policies"][ssh.policy]["source"]
         stated["ssh"] = _extended(stated["ssh"], options=options, source=source)
@@ -57,13 +57,13 @@ def unprotected_port(settings: Mapping[str, Setting]) -> str:
     Args:
         settings: as `with_access` returns them.
     """
-    ports = settings["ssh"].value["options"]["Port"].split() if "ssh" in settings else []
-    if not ports or min(map(int, ports)) < UNPRIVILEGED:
+    ports = ports_of(settings["ssh"].value["options"]) if "ssh" in settings else []
+    if not ports or min(ports) < UNPRIVILEGED:
         return ""
+    listed = " and ".join(map(str, ports))
     return (
-        f"sshd listens on {' and '.join(ports)} only, and any user of a node can take such a port while sshd"
-        " restarts, so that nobody can log in; state a port below"
-        f" {UNPRIVILEGED} in settings.ssh.port or ssh.port"
+        f"sshd listens on {listed} only, and any user of a node can take such a port while sshd restarts;"
+        f" logins then fail: state a port below {UNPRIVILEGED} in settings.ssh.port or ssh.port"
     )
 
 

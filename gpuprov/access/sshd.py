@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -72,6 +72,11 @@ def sshd_options(ssh: Ssh, system: str, connection: Connection) -> dict[str, str
     found = {**_site(ssh, release, connection), **stated, **_algorithms(policy, release)}
     former = {new: old["name"] for new, old in known["renamed"].items() if _older(release, old["before"])}
     return {former.get(keyword, keyword): value for keyword, value in found.items()}
+
+
+def ports_of(options: Mapping[str, str]) -> list[int]:
+    """Return the ports in options that `sshd_options` has returned, in their order; [] without options."""
+    return [int(port) for port in options.get("Port", "").split()]
 
 
 def _site(ssh: Ssh, release: str, connection: Connection) -> dict[str, str]:

@@ -18,6 +18,7 @@ from gpuprov.access.deadman import (
     source_address,
     undo,
 )
+from gpuprov.access.sshd import ports_of
 from gpuprov.apply.attempts import change
 from gpuprov.apply.context import RunContext
 from gpuprov.apply.loopback import Loopback, own_sshd
@@ -57,7 +58,7 @@ class _Node:
     def ports(self) -> list[int]:
         """Ports on which a new login has to work: those of the group's SSH settings, or that of the route."""
         ssh = self.group.setting("ssh")
-        return [int(port) for port in ssh["options"]["Port"].split()] if ssh else [self.target.route.port]
+        return ports_of(ssh["options"]) if ssh else [self.target.route.port]
 
     def merge(self, changed: tuple[NodeOutcome, GpuprovError | None] | GpuprovError) -> None:
         """Store the outcome of the change, and the reason if it was not kept; or the error as a failure."""

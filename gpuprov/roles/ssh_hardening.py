@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from gpuprov.access.shipped import as_shipped
-from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA, policies
+from gpuprov.access.sshd import BANNER, PRINCIPALS, USER_CA, policies, ports_of
 from gpuprov.model.lock import LockedGroup
 from gpuprov.roles.expectation import Expectation
 from gpuprov.roles.overruling import OTHER_PROGRAM, fails, mends
@@ -96,8 +96,7 @@ def variables(group: LockedGroup) -> dict[str, Any]:
 
 def ports(group: LockedGroup) -> list[int]:
     """Return the ports on which sshd listens by the lock, in ascending order; [] without SSH settings."""
-    options = (group.setting("ssh") or {}).get("options", {})
-    return sorted(map(int, options.get("Port", "").split()))
+    return sorted(ports_of((group.setting("ssh") or {}).get("options", {})))
 
 
 def files(group: LockedGroup) -> dict[str, str]:
