@@ -135,7 +135,7 @@ def run(config: Config, folder: str, digest: str = "") -> dict[str, Any]:
         document = unknown(f"the run failed: {type(error).__name__}: {error}"[:300], around, memory)
     try:
         kept_text = json.dumps({"boot": boot, "memory": memory.as_dict(), "kept": kept})
-        save(f"{folder}/{STATE}", kept_text.ljust(STATE_BYTES), 0o600, in_place=True)
+        save(f"{folder}/{STATE}", kept_text.ljust(STATE_BYTES), FILES[STATE], in_place=True)
     except OSError as error:  # then no fault is ever confirmed
         if document["verdict"] not in DRAINING:
             document = unknown(f"the memory between runs cannot be kept: {error.strerror}", around, Memory())

@@ -69,14 +69,11 @@ def _temporary(text: str, folder: "str | None") -> "IO[bytes]":
     Raises:
         OSError: the folder has no space for it.
     """
-    file = tempfile.NamedTemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
-    try:
+    with contextlib.ExitStack() as until_written:
+        file = until_written.enter_context(tempfile.NamedTemporaryFile(dir=folder))
         file.write(text.encode("utf-8", "surrogateescape"))
         file.flush()
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.close()
-        raise
+        until_written.pop_all()
     return file
 
 
