@@ -58,7 +58,17 @@ sshd_hindrance() { # print the lines of the unit's files that would keep systemd
     echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v 'ExecStart=.*sshd' || :
 }
 
-restart_sshd() { # unit: restart it, after the end of processes that systemd has lost
+keep_ports() { # let no user listen on sshd's ports until the shell ends; on those of outgoing connections users always can
+    start=/proc/sys/net/ipv4/ip_unprivileged_port_start
+    first=$(cat $start) highest=$(sshd -T | sed -n 's/^port //p' | sort -n | tail -n 1)
+    if [ "${highest:-0}" -lt "${first:-0}" ]; then return; fi
+    trap 'echo $first 2>/dev/null >$start' EXIT
+    trap 'exit 1' HUP INT TERM
+    echo $((highest + 1)) >$start
+}
+
+restart_sshd() ( # unit: restart it, after the end of processes that systemd has lost; its ports are free meanwhile
+    keep_ports 2>/dev/null || :
     for seconds in 0 1 1 1; do
         sleep $seconds
         lost=$(other_sshd '' | sed -n 's/^lost //p')
@@ -66,7 +76,7 @@ restart_sshd() { # unit: restart it, after the end of processes that systemd has
         kill $lost
     done
     systemctl restart "$1"
-}
+)
 
 sshd_has_drop_ins() { # OpenSSH before 8.2 does not know Include
     ! echo 'Include /none' | sshd -t -f /dev/stdin 2>&1 | grep -q 'Bad configuration option: Include'

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import gpuprov_sshd
@@ -21,6 +24,8 @@ import gpuprov_unit
 from gpuprov_failures import Failed
 
 SECONDS_TO_END = 5.0
+PORT_START = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+"""First port on which any user may listen, ip(7)."""
 
 
 def main() -> None:
@@ -46,11 +51,32 @@ def restart(unit: str, needed: bool, check: bool) -> dict:
     if changed and not check:
         if lost:
             _try_files()
+        socket = unit.endswith(".socket")
+        with kept_ports():
             for each in lost:
                 end(each)
-        socket = unit.endswith(".socket")
-        gpuprov_unit.settle(unit, None, "restarted", daemon_reload=socket, check=False)
+            gpuprov_unit.settle(unit, None, "restarted", daemon_reload=socket, check=False)
     return {"changed": changed}
+
+
+@contextmanager
+def kept_ports() -> Iterator[None]:
+    """Let no user listen on sshd's ports meanwhile, as they are free between its end and its start.
+
+    On ports of outgoing connections users can always listen; the kernel refuses to reserve these.
+    """
+    reserved = first = 0
+    with suppress(OSError):
+        ports = [int(port) for port in re.findall(r"(?m)^port (\d+)$", _sshd("-T").stdout)]
+        reserved, first = max(ports, default=0) + 1, int(PORT_START.read_text())
+        if first < reserved:
+            PORT_START.write_text(str(reserved))
+    try:
+        yield
+    finally:
+        if first < reserved:
+            with suppress(OSError):
+                PORT_START.write_text(str(first))
 
 
 def end(process: gpuprov_sshd.Listener) -> None:
@@ -82,15 +108,23 @@ def _try_files() -> None:
         Failed: sshd rejects them.
     """
     Path("/run/sshd").mkdir(exist_ok=True)
-    tried = subprocess.run(
-        ["sshd", "-t"],
+    tried = _sshd("-t")
+    if tried.returncode:
+        said = tried.stderr.strip()
+        raise Failed(f"sshd -t reports an error in sshd's files, and sshd is not restarted: {said}")
+
+
+def _sshd(option: str) -> subprocess.CompletedProcess[str]:
+    """Run sshd with an option that starts no daemon; return its output and its exit code."""
+    path = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    return subprocess.run(
+        ["sshd", option],
         check=False,
         capture_output=True,
-        env={**os.environ, "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin"},
+        encoding="utf-8",
+        errors="replace",
+        env={**os.environ, "PATH": path},
     )
-    if tried.returncode:
-        said = tried.stderr.decode(errors="replace").strip()
-        raise Failed(f"sshd -t reports an error in sshd's files, and sshd is not restarted: {said}")
 
 
 if __name__ == "__main__":

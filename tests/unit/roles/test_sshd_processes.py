@@ -213,6 +213,7 @@ def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tm
     did: list[Any] = []
     lost = gpuprov_sshd.Listener(9, 1, "/usr/sbin/sshd -D", ("22",), True)
     monkeypatch.setattr(gpuprov_sshd, "others", lambda: [lost, lost._replace(pid=10, in_unit=False)])
+    monkeypatch.setattr(restart, "PORT_START", tmp_path / "start")
     monkeypatch.setattr(restart, "end", did.append)
     monkeypatch.setattr(restart, "_try_files", lambda: did.append("tried"))
     monkeypatch.setattr(restart.gpuprov_unit, "settle", lambda *words, **_named: did.append(words))
@@ -222,6 +223,20 @@ def test_a_restart_ends_a_lost_process_first(monkeypatch: pytest.MonkeyPatch, tm
     assert did == ["tried", lost, ("ssh.service", None, "restarted")]
     monkeypatch.setattr(gpuprov_sshd, "others", list)
     assert restart.restart("ssh.service", needed=False, check=False) == {"changed": False}
+
+
+@pytest.mark.parametrize(("first", "meanwhile"), [("1024", "2223"), ("0", "2223"), ("3000", "3000")])
+def test_users_cannot_listen_on_the_highest_port_of_sshd_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, meanwhile: str
+) -> None:
+    start = tmp_path / "start"
+    start.write_text(first)
+    shown = subprocess.CompletedProcess([], 0, "port 22\nport 2222\nmaxauthtries 6\n", "")
+    monkeypatch.setattr(restart, "PORT_START", start)
+    monkeypatch.setattr(restart, "_sshd", lambda _option: shown)
+    with restart.kept_ports():
+        assert start.read_text() == meanwhile
+    assert start.read_text() == first
 
 
 def test_a_process_that_does_not_end_is_a_failure(
