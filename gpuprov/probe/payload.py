@@ -26,7 +26,7 @@ from gpuprov.errors import NodeFailed
 from gpuprov.files.resources import module_of
 from gpuprov.probe.parameters import Parameters as Parameters
 from gpuprov.untrusted import on_one_line
-from gpuprov.untrusted.parsing import read_json
+from gpuprov.untrusted.parsing import VALUES, read_json
 
 if TYPE_CHECKING:
     import node_program
@@ -178,8 +178,14 @@ def without_docs(source: str) -> str:
     return node_program.parsed(source).text
 
 
-def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, Any]:
+def parse_answer(
+    stdout: bytes, nonce: str, stderr: bytes = b"", *, most: int = ANSWER_LIMIT, values: int = VALUES
+) -> dict[str, Any]:
     """Return the probe's document from a node's complete output.
+
+    Args:
+        most: maximum size of the document in bytes.
+        values: maximum number of its values.
 
     Raises:
         NodeFailed: no Python, or no answer; an incomplete, damaged or too large one, or one to another
@@ -205,7 +211,7 @@ def parse_answer(stdout: bytes, nonce: str, stderr: bytes = b"") -> dict[str, An
             do="check what the login's start files print",
         )
     with _UNPACKING:
-        return _unpack(body)
+        return _unpack(body, most, values)
 
 
 class Answered:
@@ -234,18 +240,18 @@ _LONGEST_MARK = 104
 """Length of the longest match of `_MARK` without its last byte: as much of the output's end can begin one."""
 
 
-def _unpack(body: bytes) -> dict[str, Any]:
+def _unpack(body: bytes, most: int, values: int) -> dict[str, Any]:
     """Return the JSON document of an answer with a correct checksum; its content is still untrusted.
 
     Raises:
-        NodeFailed: it cannot be unpacked, exceeds `ANSWER_LIMIT`, or is not a JSON object.
+        NodeFailed: it cannot be unpacked, exceeds the limits, or is not a JSON object.
     """
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(base64.b64decode(body, validate=True), ANSWER_LIMIT)
+        text = unpacker.decompress(base64.b64decode(body, validate=True), most)
         if unpacker.unconsumed_tail:
-            raise NodeFailed(f"the answer unpacks to more than {ANSWER_LIMIT} bytes")
-        document = read_json(text, ANSWER_LIMIT)
+            raise NodeFailed(f"the answer unpacks to more than {most} bytes")
+        document = read_json(text, most, values)
     except (ValueError, zlib.error) as error:
         raise NodeFailed(
             f"the answer is no document: {str(error)[:100]}", do="check the node's python3"

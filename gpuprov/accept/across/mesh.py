@@ -17,6 +17,10 @@ from gpuprov.ssh.conversation import Conversation
 
 BEYOND_S = 20.0
 """Seconds to wait for a node's answer beyond the limit that the node sets itself."""
+LARGEST, VALUES = 2**21, 2**15
+"""Limits of one answer, in bytes and values, as those of all nodes are kept at once. NCCL's log has up
+to `LOG_LIMIT` characters, a description `PORTS` ports, and an exchange with a thousand nodes 4,000 values.
+"""
 Result = Mapping[str, Any] | GpuprovError
 Order = Mapping[str, Any]
 Visits = Callable[[Callable[[str, Callable[[], Conversation]], None]], None]
@@ -118,7 +122,7 @@ def _asked(conversation: Conversation, order: Order, seconds: float) -> dict[str
     nonce = secrets.token_hex(8)
     conversation.say(json.dumps({**order, "nonce": nonce}).encode() + b"\n")
     said, errors = conversation.hear(Answered(nonce), seconds)
-    return parse_answer(said, nonce, errors)
+    return parse_answer(said, nonce, errors, most=LARGEST, values=VALUES)
 
 
 def here(names: Iterable[str], begin: Callable[[str], Conversation]) -> Visits:

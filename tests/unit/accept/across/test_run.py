@@ -121,6 +121,20 @@ def test_sound_nodes_are_accepted_after_three_rounds() -> None:
     assert json.dumps(across_document(outcome))
 
 
+@pytest.mark.parametrize("kept", [{"a": [0] * mesh.VALUES}, {"a": "x" * mesh.LARGEST}])
+@pytest.mark.parametrize("at", ["look", "join"])
+def test_an_answer_that_takes_much_memory_is_refused(kept: dict[str, Any], at: str) -> None:
+    """Refuse an answer with more values or bytes than a sound one, as those of all nodes are kept."""
+
+    def large(name: str, order: dict[str, Any]) -> dict[str, Any]:
+        result = sound(name, order)
+        return result | kept if name == "gpu03" and order["do"] == at else result
+
+    judged = {each.node: each.verdict for each in search(NAMES, large).judged()}
+    assert judged.pop("gpu03") in {"failed", "rejected"}
+    assert set(judged.values()) == {"accepted"}
+
+
 def slow(name: str, order: dict[str, Any]) -> dict[str, Any]:
     """Answer as a sound node; gpu03 reports 9 GB/s from each peer."""
     result = sound(name, order)
@@ -563,7 +577,7 @@ def test_a_node_that_names_itself_as_its_peer_stops_nobody(stuck: bool) -> None:
 
 @pytest.mark.parametrize(
     "made",
-    ["é" * 400_000, "00" * 127, "00" * 129, "00" * 128 + "\n", "0x" + "00" * 127, 5, None, ["00" * 128]],
+    ["é" * 300_000, "00" * 127, "00" * 129, "00" * 128 + "\n", "0x" + "00" * 127, 5, None, ["00" * 128]],
 )
 def test_an_id_that_is_none_is_sent_to_no_other_node(made: object) -> None:
     """Reject a node whose id of a communicator is invalid, and measure the others without it."""
