@@ -43,7 +43,7 @@ PARTIES = (
 
 def table() -> dict[str, str]:
     """Return party → last column of its row in SECURITY.md."""
-    text = (ROOT / "SECURITY.md").read_text().partition("## Parties")[2].partition("\n## ")[0]
+    text = (ROOT / "SECURITY.md").read_text().partition("## Parties")[2].partition("\n##")[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return {row[0]: row[-1] for row in rows[1:]}
 
