@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import json
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -26,7 +24,6 @@ from gpuprov.files.runs import cache_dir
 from gpuprov.files.writing import make_folders, replace_file
 from gpuprov.locking.repository.login import login_of
 from gpuprov.untrusted import on_one_line, shown
-from gpuprov.untrusted.parsing import read_object
 from gpuprov.untrusted.stated import open_stated
 from gpuprov.untrusted.urls import public_url, public_urls
 
@@ -36,9 +33,6 @@ REASON = 200
 GONE = (404, 410)
 LATER = (408, 429, 500, 502, 503, 504)
 """HTTP statuses after which the same request may succeed later."""
-
-ASKED = {"ETag": "If-None-Match", "Last-Modified": "If-Modified-Since"}
-"""Header of an answer that names a version of its content → the request's header for a newer one."""
 
 UNSTATED = 10_000_000
 """Maximum size in bytes of a file whose size no index states: Release, repomd.xml, a key. apt's limit for
@@ -75,14 +69,18 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
                 expected=" or ".join(f"{scheme}:" for scheme in allowed),
                 do="check the URL and the proxy, or name another mirror under repositories: in the fleet",
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None:  # urllib copies the proxy's login, also for a host without a proxy
+            following.remove_header("Proxy-authorization")
+        return following
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        """Follow a redirect.
+        """Follow a redirect, without its body.
 
         Raises:
             URLError: it leads to an invalid URL.
         """
+        fp.read = lambda *_size: b""  # urllib would read all of the body, which has no limit
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except ValueError:
@@ -120,9 +118,8 @@ class Fetcher:
     def get(self, url: str, *, size: int | None = None, sha256: str | None = None) -> bytes | None:
         """Return the content of a file, or None if the server or folder does not have it.
 
-        With `size` and `sha256` the content is checked, and comes from the cache if it is there. Without them
-        the server is queried for a newer copy than the cached one (ETag, Last-Modified). At most `size` bytes
-        are read, or the limit of this module for a file without a stated size.
+        With `size` and `sha256` the content is checked, and comes from the cache if it is there. At most
+        `size` bytes are read, or the limit of this module for a file without a stated size.
 
         Raises:
             InvalidInput: not a URL, or one of an unsupported scheme.
@@ -138,7 +135,7 @@ class Fetcher:
             elif sha256:
                 content = self._by_content(url, sha256, limit)
             else:
-                content = self._revalidated(url, limit)
+                content = self._by_url(url, limit)
         except OSError as error:  # others are answers of the server, see `_ask`
             raise GpuprovError(
                 f"the cache {self.cache} cannot be used: {error.strerror or error}",
@@ -163,39 +160,27 @@ class Fetcher:
             return content
         if self.offline:
             self._not_cached(url)
-        answer, _ = self._ask(url, {}, limit)
+        answer = self._ask(url, limit)
         if answer and hashlib.sha256(answer).hexdigest() == sha256:
             _write(kept, answer)
         return answer
 
-    def _revalidated(self, url: str, limit: int) -> bytes | None:
-        """Return the server's file, or the cached copy if the server confirms it; None if the server has
-        none.
+    def _by_url(self, url: str, limit: int) -> bytes | None:
+        """Return the server's file, which is kept, or offline the cached copy; None if the server has none.
 
-        A new file is added to the cache. Offline the cached copy is returned without a query.
+        The request has no condition (ETag, Last-Modified): an attacker on the way can have sent the copy,
+        which a server's "not modified" would confirm later.
 
         Raises:
-            Unreachable, Refused: as `_ask`; offline and not in the cache; a confirmation without a cached
-                copy.
+            Unreachable, Refused: as `_ask`; offline and not in the cache.
             OSError: the cache cannot be read or written.
         """
         kept = self.cache / "url" / hashlib.sha256(url.encode()).hexdigest()
-        said = kept.with_suffix(".json")
-        known = kept.exists() and said.exists()
         if self.offline:
-            return kept.read_bytes() if known else self._not_cached(url)
-        validators = _validators(said) if known else {}
-        content, headers = self._ask(url, {ASKED[name]: value for name, value in validators.items()}, limit)
-        if content is None and headers.get(":status") == "304":
-            if not known:
-                raise Refused(
-                    f"{public_url(url)} answered 304 to a request without a condition",
-                    do="check the server and the proxy",
-                )
-            return kept.read_bytes()
+            return kept.read_bytes() if kept.exists() else self._not_cached(url)
+        content = self._ask(url, limit)
         if content is not None:
             _write(kept, content)
-            _write(said, json.dumps({name: headers[name] for name in ASKED if name in headers}).encode())
         return content
 
     def _not_cached(self, url: str) -> NoReturn:
@@ -205,11 +190,10 @@ class Fetcher:
             do="run once with the network, or name a mirror (file: too) under repositories: in the fleet",
         )
 
-    def _ask(self, url: str, headers: Mapping[str, str], limit: int) -> tuple[bytes | None, dict[str, str]]:
-        """Send one GET; repeat it after temporary errors, with pauses, at most `attempts` times in all.
+    def _ask(self, url: str, limit: int) -> bytes | None:
+        """Return the content at a URL; None if the server has none.
 
-        Returns:
-            Content and headers; for a missing or unchanged file None and `:status`, the HTTP status.
+        After temporary errors the request is repeated with pauses, at most `attempts` times in all.
 
         Raises:
             Unreachable: no answer, or a temporary error at every attempt.
@@ -218,7 +202,7 @@ class Fetcher:
         deadline = time.monotonic() + self.patience
         for attempt in range(1, self.attempts + 1):
             try:
-                return self._in_time(url, headers, limit, deadline)
+                return self._in_time(url, limit, deadline)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code not in LATER or attempt == self.attempts:
@@ -229,9 +213,7 @@ class Fetcher:
             time.sleep(self.pause * attempt)
         raise AssertionError("attempts is at least 1")
 
-    def _in_time(
-        self, url: str, headers: Mapping[str, str], limit: int, deadline: float
-    ) -> tuple[bytes | None, dict[str, str]]:
+    def _in_time(self, url: str, limit: int, deadline: float) -> bytes | None:
         """Run `_once` in a separate thread, which is abandoned at the deadline.
 
         A socket's time-out limits only each read: a server (a proxy, a resolver) that sends a byte now and
@@ -240,11 +222,11 @@ class Fetcher:
         Raises:
             TimeoutError: the deadline has passed.
         """
-        answer: Future[tuple[bytes | None, dict[str, str]]] = Future()
+        answer: Future[bytes | None] = Future()
 
         def once() -> None:
             try:
-                answer.set_result(self._once(url, headers, limit, deadline))
+                answer.set_result(self._once(url, limit, deadline))
             except Exception as error:  # noqa: BLE001 - raised again where the answer is awaited
                 answer.set_exception(error)
 
@@ -256,26 +238,24 @@ class Fetcher:
                 raise
             raise TimeoutError(f"not done in {self.patience:.0f} s") from error
 
-    def _once(
-        self, url: str, headers: Mapping[str, str], limit: int, deadline: float
-    ) -> tuple[bytes | None, dict[str, str]]:
+    def _once(self, url: str, limit: int, deadline: float) -> bytes | None:
         """Send one GET, as `_ask` without repetition; a login is not sent to the host of a redirect.
 
         Raises:
-            HTTPError: a status other than success, 304, 404 and 410.
+            HTTPError: a status other than success, 404 and 410.
             OSError, HTTPException: the server cannot be reached, is too slow, or sends less than it states.
         """
-        request = urllib.request.Request(url, headers={"User-Agent": "gpuprov", **headers})  # noqa: S310 - scheme checked
+        request = urllib.request.Request(url, headers={"User-Agent": "gpuprov"})  # noqa: S310 - scheme checked
         for name, value in login_of(url).items():
             request.add_unredirected_header(name, value)  # not sent to the host of a redirect
         try:
             with _opener().open(request, timeout=self.timeout) as answer:
-                return self._whole(url, answer, limit, deadline), dict(answer.headers.items())
+                return self._whole(url, answer, limit, deadline)
         except urllib.error.HTTPError as error:
-            if error.code not in (304, *GONE):
+            if error.code not in GONE:
                 raise
             error.close()
-            return None, {":status": str(error.code)}
+            return None
 
     def _whole(self, url: str, answer: http.client.HTTPResponse, limit: int, deadline: float) -> bytes:
         """Read the body in pieces, so that a slow transfer and an incomplete one are detected.
@@ -404,23 +384,6 @@ def _check(url: str, content: bytes, size: int | None, sha256: str) -> None:
             expected=f"{sha256[:16]}…, as its index says",
             do="the mirror is broken, changing, or was tampered with: do not install from it",
         )
-
-
-def _validators(path: Path) -> dict[str, str]:
-    """Return the headers of `ASKED` in a file of the cache; none if it is damaged.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    try:
-        said = read_object(path.read_bytes(), UNSTATED)
-    except ValueError:
-        return {}
-    return {
-        name: value
-        for name, value in said.items()
-        if name in ASKED and isinstance(value, str) and value.isascii() and value.isprintable()
-    }
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -55,8 +55,8 @@ class Order:
             self.upstream(version[: LONGEST + 1])
         except ValueError as error:
             raise InvalidInput(f"the version {shown(version)} in a repository: {error}") from None
-        if len(version) > LONGEST:
-            expected = f"at most {LONGEST} characters"
+        if len(version) > LONGEST or version.endswith("-"):  # dpkg refuses an empty revision
+            expected = f"at most {LONGEST} characters, without `-` at the end"
             raise InvalidInput(f"the version {shown(version)} in a repository", expected=expected)
         return version
 

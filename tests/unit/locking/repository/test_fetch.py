@@ -48,12 +48,15 @@ def site() -> Iterator[Site]:
             """Record the headers, and answer as the site is set: status, redirect, slow or endless."""
             about.asked.append(dict(self.headers.items()))
             status = about.statuses.pop(0) if about.statuses else 200
-            if status == 200 and self.headers.get("If-None-Match") == '"one"':
-                status = 304
             if about.redirect:
                 self.send_response(302)
                 self.send_header("Location", about.redirect)
                 self.end_headers()
+                about.redirect = about.redirect.replace(about.url, "")
+                with suppress(OSError):
+                    while about.flood and about.sent < 2 * UNSTATED:
+                        about.sent += self.wfile.write(bytes(1 << 16))
+                about.flood = False
                 return
             self.send_response(status)
             with suppress(OSError):
@@ -61,6 +64,7 @@ def site() -> Iterator[Site]:
                     time.sleep(about.header)
                     self.wfile.write(b"X")
             self.send_header("ETag", '"one"')
+            self.send_header("Last-Modified", "Tue, 01 Dec 2026 00:00:00 GMT")
             body = CONTENT if status == 200 else b""
             if not about.flood:
                 self.send_header("Content-Length", str(len(body) + about.short))
@@ -86,9 +90,11 @@ def site() -> Iterator[Site]:
     server.server_close()
 
 
-def test_second_time_the_server_is_asked_whether_it_changed(site: Site, fetcher: Fetcher) -> None:
+def test_a_later_request_has_no_condition(site: Site, fetcher: Fetcher) -> None:
+    """Check that no server confirms a cached answer, which another machine can have sent."""
     assert fetcher.get(site.url) == fetcher.get(site.url) == CONTENT
-    assert [headers.get("If-None-Match") for headers in site.asked] == [None, '"one"']
+    assert len(site.asked) == 2
+    assert [name for asked in site.asked for name in asked if name.startswith("If-")] == []
 
 
 def test_known_content_is_not_asked_for_again(site: Site, fetcher: Fetcher) -> None:
@@ -106,30 +112,6 @@ def test_a_spoilt_cache_is_fetched_anew(site: Site, fetcher: Fetcher) -> None:
     assert fetcher.get(site.url, sha256=digest) == CONTENT
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        '{"ETag"',
-        "[1]",
-        '"text"',
-        "\xff",
-        '{"ETag": 1}',
-        '{"ETag": "a\\nX: y"}',
-        '{"X-Other": "1"}',
-        '{"ETag": null}',
-    ],
-)
-def test_a_spoilt_validator_is_not_sent(site: Site, fetcher: Fetcher, text: str) -> None:
-    fetcher.get(site.url)
-    [said] = (fetcher.cache / "url").glob("*.json")
-    said.write_text(text, encoding="latin-1")
-    assert fetcher.get(site.url) == CONTENT
-    assert [headers.get("If-None-Match") for headers in site.asked] == [None, None]
-    fetcher.get(site.url)
-    assert site.asked[-1]["If-None-Match"] == '"one"', "the file is written again"
-
-
 @pytest.mark.parametrize("promised", [{}, {"sha256": hashlib.sha256(CONTENT).hexdigest()}])
 def test_a_cache_that_cannot_be_written_is_named(
     site: Site, fetcher: Fetcher, promised: dict[str, Any]
@@ -141,9 +123,9 @@ def test_a_cache_that_cannot_be_written_is_named(
 
 def test_a_copy_that_cannot_be_read_is_named(site: Site, fetcher: Fetcher) -> None:
     fetcher.get(site.url)
-    [said] = (fetcher.cache / "url").glob("*.json")
-    said.with_suffix("").unlink()
-    said.with_suffix("").mkdir()
+    [kept] = (fetcher.cache / "url").iterdir()
+    kept.unlink()
+    kept.mkdir()
     with pytest.raises(GpuprovError, match=r"the cache /.*/cache cannot be used: Is a directory;"):
         replace(fetcher, offline=True).get(site.url)
 
@@ -185,7 +167,7 @@ def test_a_servers_reason_is_short_and_has_no_secret(site: Site, fetcher: Fetche
 
 def test_an_unasked_304_is_refused(site: Site, fetcher: Fetcher) -> None:
     site.statuses = [304]
-    with pytest.raises(Refused, match="answered 304 to a request without a condition"):
+    with pytest.raises(Refused, match="answered 304"):
         fetcher.get(site.url)
 
 
@@ -318,11 +300,8 @@ def test_broken_network_names_the_age_of_the_copy(site: Site, fetcher: Fetcher) 
     site.statuses = [500, 500]
     with pytest.raises(Unreachable):
         fetcher.get(site.url)
-    gone = replace(fetcher)
-    kept = next((fetcher.cache / "url").glob("*.json"))
-    kept.unlink()
     with pytest.raises(Unreachable, match=r"the cache has the copy of .* GMT: work offline with it"):
-        gone.get(site.url)
+        fetcher.get(site.url)
 
 
 @pytest.mark.parametrize("where", ["http://[", "//[x", "file:///etc/passwd"])
@@ -342,3 +321,24 @@ def test_a_redirect_never_leaves_tls() -> None:
     asked = Request("https://mirror.example/x")
     with pytest.raises(Refused, match=r"redirects to 'http://mirror.example/x'; expected https:; check"):
         _Redirects().redirect_request(asked, BytesIO(), 302, "", {}, "http://mirror.example/x")
+
+
+def test_the_body_of_a_redirect_is_not_read(site: Site, fetcher: Fetcher) -> None:
+    site.flood, site.redirect = True, site.url
+    assert fetcher.get(site.url) == CONTENT
+    assert site.sent < UNSTATED
+
+
+def test_a_redirect_gets_no_login_of_the_proxy(
+    site: Site, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the request to a host that `no_proxy` has."""
+    place = site.url.removesuffix("InRelease").removeprefix("http://")
+    monkeypatch.setenv("http_proxy", f"http://operator:SECRET@{place}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    site.redirect = site.url
+    assert fetcher.get("http://mirror.example/InRelease") == CONTENT
+    assert ["Proxy-Authorization" in {name.title() for name in asked} for asked in site.asked] == [
+        True,
+        False,
+    ]
