@@ -35,6 +35,8 @@ LINE, HASHED, PATTERN = 64, 192, 640
 is compared with every host's, by the time that this takes: of a hashed name, and of a pattern."""
 NAMED = 3
 """Number of broken lines that a message names."""
+KEY_BYTES = 4096
+"""Maximum size of a key in bytes: RSA with 16,384 bits has 2,100. Paramiko takes the square of it in time."""
 REVOKED, AUTHORITY = "@revoked", "@cert-authority"
 
 
@@ -51,12 +53,14 @@ def parse_key(kind: str, text: str) -> paramiko.PKey:
 
     Raises:
         UnknownKeyType: Paramiko does not support the type.
-        ValueError: not exactly one complete key of that type.
+        ValueError: not exactly one complete key of that type, or larger than `KEY_BYTES`.
     """
     import paramiko
     from paramiko.pkey import UnknownKeyType
 
     blob = _decoded(text)
+    if len(blob) > KEY_BYTES:
+        raise ValueError(f"a key of {len(blob)} bytes, more than {KEY_BYTES}")
     try:
         key = paramiko.PKey.from_type_string(kind, blob)
         same = key.asbytes() == blob and key.get_name() == kind

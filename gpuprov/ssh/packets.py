@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import paramiko
-from paramiko.common import MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA, MSG_USERAUTH_INFO_REQUEST
+from paramiko.common import (
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_EXT_INFO,
+    MSG_USERAUTH_INFO_REQUEST,
+)
 from paramiko.kex_gex import KexGexSHA256
 from paramiko.packet import Packetizer
 
@@ -20,6 +25,14 @@ GROUP_BITS = 4096
 GROUP_EXCHANGE = "diffie-hellman-group-exchange-sha256"
 PROMPTS = 16
 """Maximum number of prompts in one request of a server; PAM needs one or two, RFC 4256 sets no limit."""
+EXTENSIONS = 64
+"""Maximum number of extensions that a server announces; OpenSSH announces five, RFC 8308 sets no limit."""
+EXCHANGE = range(30, 35)
+"""Numbers of the messages of the key exchange: RFC 4253, 4419 and 5656."""
+EXCHANGE_BYTES = 16 << 10
+"""Maximum size of a packet of the key exchange: a key of 16,384 bits, which can be in a certificate,
+a signature and a value of the same size. Paramiko reads each number in the square of its length.
+"""
 ENDLESS = f"no SSH version in the first {BANNER_BYTES >> 10} KiB"
 
 _Handler = Callable[[Any, paramiko.Message], None]
@@ -47,9 +60,17 @@ class _Packets(Packetizer):
         """Read a packet; see Paramiko's Packetizer.
 
         Raises:
-            SSHException: it requests more than `PROMPTS` answers; Paramiko allocates memory for each.
+            SSHException: it requests more than `PROMPTS` answers, for which Paramiko allocates memory, or
+                announces more than `EXTENSIONS`, which Paramiko counts to the end also without their text, or
+                sends more than `EXCHANGE_BYTES` in a packet of the key exchange.
         """
         kind, message = super().read_message()
+        if kind in EXCHANGE and len(message.asbytes()) > EXCHANGE_BYTES:
+            raise paramiko.SSHException(f"its key exchange has a packet of more than {EXCHANGE_BYTES} bytes")
+        if kind == MSG_EXT_INFO:
+            if message.get_int() > EXTENSIONS:
+                raise paramiko.SSHException(f"it announced more than {EXTENSIONS} extensions")
+            message.rewind()
         if kind == MSG_USERAUTH_INFO_REQUEST and _prompts(message) > PROMPTS:
             raise paramiko.SSHException(f"it requested more than {PROMPTS} answers for a login")
         return kind, message
@@ -73,12 +94,20 @@ class _SmallGroups(KexGexSHA256):
     max_bits = GROUP_BITS
 
     def _parse_kexdh_gex_group(self, m: paramiko.Message) -> None:
-        """Read the group; raise SSHException if it is larger than `GROUP_BITS`."""
-        bits = m.get_mpint().bit_length()
+        """Read the group.
+
+        Raises:
+            SSHException: it is larger than `GROUP_BITS`, or no prime and generator. With a negative one
+                Paramiko would look for a secret without an end.
+        """
+        prime, generator = m.get_mpint(), m.get_mpint()
+        bits = prime.bit_length()
         if bits > GROUP_BITS:
             raise paramiko.SSHException(
                 f"it chose a group of {bits} bits for the key exchange; expected at most {GROUP_BITS}"
             )
+        if prime % 2 == 0 or not 1 < generator < prime - 1:
+            raise paramiko.SSHException("it chose no prime and generator for the key exchange")
         m.rewind()
         super()._parse_kexdh_gex_group(m)  # type: ignore[misc]
 

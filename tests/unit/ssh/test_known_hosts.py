@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,6 +163,18 @@ def test_keys_are_what_they_say() -> None:
     assert parse_key(KEY.get_name(), KEY.get_base64()) == KEY
     with pytest.raises(ValueError, match="not a key of the type ssh-rsa"):
         parse_key("ssh-rsa", KEY.get_base64())
+
+
+def test_a_key_has_a_limit_of_its_size() -> None:
+    """Refuse a modulus that takes seconds to read, each time that a run reads the file."""
+    large = paramiko.Message()
+    large.add_string("ssh-rsa")
+    large.add_mpint(65537)
+    large.add_mpint(1 << 16_384)
+    assert parse_key("ssh-rsa", b64encode(large.asbytes()).decode()).get_bits() == 16_385
+    large.add_bytes(bytes(4096))
+    with pytest.raises(ValueError, match="more than 4096"):
+        parse_key("ssh-rsa", b64encode(large.asbytes()).decode())
 
 
 def test_a_file_is_read_anew_once_it_was_written(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gpuprov.errors import GpuprovError, InvalidInput, NodeFailed, Unreachable
 from gpuprov.model.connection import Connection
 from gpuprov.model.fleet import parse_fleet
 from gpuprov.model.lock import Lock, read_lock, write_lock
+from gpuprov.ssh import packets
 from gpuprov.ssh import transport as ssh_transport
 from gpuprov.ssh.dispatch import Dispatch
 from gpuprov.ssh.packets import GROUP_EXCHANGE, LimitedTransport
@@ -513,3 +514,47 @@ def test_where_a_lock_says_how_a_node_is_reached(tmp_path: Path) -> None:
         path, _, line = places[what].rpartition(":")
         assert (path, lines[int(line) - 1].strip()) == (str(tmp_path / "fleet.lock.yml"), words)
     assert read == read_lock(tmp_path / "fleet.lock.yml").model_copy()
+
+
+def test_a_server_chooses_no_negative_prime(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a group with which Paramiko would look for a secret without an end."""
+    groups = SimpleNamespace(get_modulus=lambda *_: (2, -(1 << 2047) - 12345))
+    monkeypatch.setattr(paramiko.Transport, "_modulus_pack", groups)
+    transport = LimitedTransport(socket.create_connection(("127.0.0.1", peers.ssh())))
+    transport.get_security_options().kex = (GROUP_EXCHANGE,)
+    with closing(transport), pytest.raises(paramiko.SSHException, match="no prime and generator"):
+        transport.start_client(timeout=10)
+
+
+def test_a_server_announces_few_extensions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse a number of extensions that Paramiko would count to the end, without a byte of them."""
+    announced = paramiko.Message()
+    announced.add_int(0xFFFFFFFF)
+    assert "more than 64 extensions" in refused(monkeypatch, 7, announced.asbytes())
+    few = paramiko.Message()
+    few.add_int(1)
+    few.add_string("server-sig-algs")
+    few.add_string("ssh-ed25519")
+    assert refused(monkeypatch, 7, few.asbytes()) == ""
+
+
+@pytest.mark.parametrize("kind", [30, 31, 33, 34])
+def test_a_packet_of_the_key_exchange_is_small(monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    """Refuse a number that takes seconds to read, the square of its length."""
+    assert "more than 16384 bytes" in refused(monkeypatch, kind, bytes(16385))
+    assert refused(monkeypatch, kind, bytes(16384)) == ""
+    assert refused(monkeypatch, 94, bytes(16385)) == ""
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, kind: int, packet: bytes) -> str:
+    """Return the error about a packet of a server; "" if it is passed on from its begin."""
+    message = paramiko.Message(packet)
+    monkeypatch.setattr(packets.Packetizer, "read_message", lambda _self: (kind, message))
+    here, there = socket.socketpair()
+    with closing(here), closing(there):
+        try:
+            assert packets._Packets(here).read_message() == (kind, message)
+        except paramiko.SSHException as error:
+            return str(error)
+    assert message.get_so_far() == b""
+    return ""
