@@ -31,6 +31,10 @@ NAME = "apt"
 
 NO_TERMINAL = "--option=Dpkg::Use-Pty=0"
 """apt-get's option that keeps dpkg's errors in its standard error, also where there are pseudo-terminals."""
+SIGNED = "--option=APT::Get::AllowUnauthenticated=false"
+"""apt-get's option that refuses packages of an unsigned source, also if apt.conf permits them. A source can
+state `trusted=yes`.
+"""
 PINNING = re.compile("nvidia-driver-pinning-|cuda-repository-pin")
 """Packages whose configuration selects the version of other packages, even after they are removed."""
 PURGED = re.compile(PINNING.pattern + r"|containerd\Z")
@@ -207,6 +211,8 @@ def only(sources: str) -> "list[str]":
     """
     return [
         "--error-on=any",
+        "--option=Acquire::AllowInsecureRepositories=false",
+        "--option=Acquire::AllowDowngradeToInsecureRepositories=false",
         f"--option=Dir::Etc::SourceList={sources}",
         "--option=Dir::Etc::SourceParts=-",
         "--option=APT::Get::List-Cleanup=false",
@@ -305,6 +311,7 @@ def common_options(lock_seconds: int) -> "list[str]":
         "--allow-change-held-packages",
         f"--option=DPkg::Lock::Timeout={lock_seconds}",
         NO_TERMINAL,
+        SIGNED,
         "--option=Dpkg::Options::=--force-confdef",
         "--option=Dpkg::Options::=--force-confold",
     ]

@@ -34,8 +34,10 @@ SEVERAL = re.compile(r"kernel(?:\d+\.\d+)?(?:-(?!headers|tools|srpm|rpm|doc)[a-z
 
 NAME = r"[A-Za-z0-9](?:[A-Za-z0-9.+_:-]*[A-Za-z0-9.+_])?"
 """Pattern of a package's name, with an architecture or without: no option, and not apt's `NAME-`."""
-WORD = re.compile(NAME + r"(?:=[A-Za-z0-9.+:~^_-]+|-)?\Z")
-"""Word of a transaction: `NAME`, `NAME=VERSION`, or `NAME-` for a removal."""
+WORD = re.compile(NAME + r"(?:=[A-Za-z0-9.+:~^_-]*[A-Za-z0-9.~^_]|-)?\Z")
+"""Word of a transaction: `NAME`, `NAME=VERSION`, or `NAME-` for a removal. apt would take a last `-` or `+`
+of a version for a sign of its own.
+"""
 
 
 class Package(NamedTuple):

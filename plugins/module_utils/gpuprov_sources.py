@@ -15,8 +15,10 @@ IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 ARCHIVES = ("Debian", "Ubuntu")
 """Origins in the Release files of the distribution's archives."""
 NAMED_AT_MOST = 5
-LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -F -x -e "$2"'
-"""Shell command that prints the first lines of an index, `$1`, that are equal to one of `$2`."""
+LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -i -x -E -e "$2"'
+"""Shell command that prints the first lines of an index, `$1`, that match one of the patterns `$2`."""
+FIELD = r"package[[:space:]]*:[[:space:]]*"
+"""Pattern of the field with a package's name as apt reads it, in any case and with blanks around it."""
 
 
 def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
@@ -81,11 +83,14 @@ def source_text(entry: str) -> str:
 def offered(path: str, packages: "list[str]") -> "list[str]":
     """Return names of packages that an index on the disk has, sorted, up to `NAMED_AT_MOST` lines of it.
 
+    It is `?` for a field whose value is not in its line.
+
     Args:
         path: path of the index without the suffix of its compression; a missing one offers nothing.
     """
     if not packages or not glob.glob(path + "*"):
         return []
-    patterns = "\n".join("Package: " + name for name in packages)
+    literal = [re.sub("[+.]", r"[\g<0>]", name) for name in packages]
+    patterns = "\n".join(FIELD + name + "[[:space:]]*" for name in ["", *literal])
     lines = output("sh", "-c", LISTED, "sh", path, patterns, str(NAMED_AT_MOST), seconds=10).splitlines()
-    return sorted({line.partition(": ")[2] for line in lines})
+    return sorted({line.partition(":")[2].strip() or "?" for line in lines})

@@ -11,7 +11,7 @@ import tempfile
 import gpuprov_debconf as debconf
 import gpuprov_dnf
 import gpuprov_versionlock
-from gpuprov_apt import NO_TERMINAL, changes, errors_of
+from gpuprov_apt import NO_TERMINAL, SIGNED, changes, errors_of
 from gpuprov_node import foreign_removals, has_dpkg
 from gpuprov_own_tmp import with_own_tmp
 from gpuprov_replace import replace
@@ -35,7 +35,8 @@ ARCHIVES = "/var/cache/apt/archives"
 APT = (
     *("apt-get", "--yes", "--quiet", "--no-install-recommends", "--allow-downgrades"),
     *("--allow-change-held-packages", "--option=DPkg::Lock::Timeout=300", "--option=Acquire::Retries=2"),
-    *(NO_TERMINAL, "--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
+    *(NO_TERMINAL, SIGNED),
+    *("--option=Dpkg::Options::=--force-confold", "--option=Dpkg::Options::=--force-confdef"),
 )
 """apt-get with the options of every call."""
 APT_S = 1800.0
@@ -200,7 +201,7 @@ def download(targets: "list[str]", folder: str) -> None:
         Failed: one cannot be fetched.
     """
     inside = ("sh", "-c", 'cd "$0" && exec "$@"', folder)
-    download = ("apt-get", "--quiet", "download", *targets)
+    download = ("apt-get", "--quiet", SIGNED, "download", *targets)
     code, _, err = run_anyway(*inside, *download, seconds=APT_S, **APART)
     if code != 0:
         said = "; ".join(line for line in err.splitlines() if line.startswith("E: "))
