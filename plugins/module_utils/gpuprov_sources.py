@@ -8,7 +8,7 @@ import re
 from gpuprov_node import answer, output
 
 TARGETS = "$(REPO_URI)\t$(RELEASE)\t$(ORIGIN)\t$(SOURCESENTRY)\t$(FILENAME)"
-UNSIGNED = re.compile(r"(?im)\b(?:trusted|allow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
+UNSIGNED = re.compile(r"(?im)\b(?:trusted|allow-insecure)\s*[=:]\s*(?:yes|true|1|with|on|enable)\b")
 """Options with which apt accepts a source without a signature."""
 IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 """User and password in a URL, with the `@`."""

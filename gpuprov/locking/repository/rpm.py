@@ -5,6 +5,7 @@ Layout: createrepo_c(8) and its metadata; module documents: the modulemd v2 spec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -24,6 +25,7 @@ from gpuprov.locking.repository.markup import elements, root_of
 from gpuprov.locking.repository.release import SHA256
 from gpuprov.locking.repository.unpack import UNPACK, unpack
 from gpuprov.locking.repository.versions import RPM
+from gpuprov.untrusted import shown
 from gpuprov.untrusted.openpgp import Keyring, Keys
 from gpuprov.untrusted.signature import required_keys, verify_detached
 from gpuprov.untrusted.stated import stated_file
@@ -37,6 +39,8 @@ SUSE has about 2 MB.
 """
 MODULE_B = 2 << 20
 """Maximum size in bytes of a document in modules.yaml, which needs up to 250 times as much memory."""
+INSIDE = re.compile("[A-Za-z0-9_.+~-][A-Za-z0-9_.+~/-]*")
+"""Path of a metadata file in a repository; createrepo_c writes `repodata/SHA256-primary.xml.gz`."""
 OPERATORS = {"LT": "<<", "LE": "<=", "EQ": "=", "GE": ">=", "GT": ">>"}
 
 
@@ -181,11 +185,17 @@ def _metadata(root: str, described: dict[str, _File], kind: str, fetcher: Fetche
     """Return an uncompressed metadata file; None if repomd.xml lists none of the kind with a SHA256.
 
     Raises:
-        Refused: the file is missing, or its content is wrong.
+        Refused: the file is missing or outside of the repository, or its content is wrong.
     """
     file = described.get(kind)
     if file is None:
         return None
+    if not INSIDE.fullmatch(file.href) or ".." in file.href.split("/"):
+        raise Refused(
+            f"{root}/repodata/repomd.xml names the file {shown(file.href[:NAME])}",
+            expected="a path inside of the repository",
+            do="do not install from it",
+        )
     name = f"{root}/{file.href}"
     content = fetcher.get(name, size=file.size, sha256=file.sha256)
     if content is None:
@@ -309,9 +319,16 @@ def _streams(modules: bytes, root: str) -> dict[str, frozenset[str]]:
             document = yaml.load(text, Loader=TEXTS)  # noqa: S506 - it has texts only
             if document and document.get("document") == "modulemd":
                 data = document["data"]
-                stream = f"{data['name'][:NAME]}:{data['stream'][:NAME]}"
+                stream = f"{_text(data['name'])[:NAME]}:{_text(data['stream'])[:NAME]}"
                 artifacts = data.get("artifacts", {}).get("rpms", [])
                 count.add(len(artifacts))
                 for nevra in artifacts:
-                    found.setdefault(nevra, set()).add(stream)
+                    found.setdefault(_text(nevra), set()).add(stream)
     return {nevra: frozenset(streams) for nevra, streams in found.items()}
+
+
+def _text(value: object) -> str:
+    """Return a value that is a text; TypeError for a list, whose aliases can have any size as text."""
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

@@ -353,7 +353,7 @@ def _fields(text: str) -> Iterator[str]:
 _PACKAGE = re.compile(r"\n(?=[a-z0-9])")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _ONE_LINE = re.compile(r"[ \t]*deb[ \t]+(?:(\[[^]]*\])[ \t]*)?(\S+)")
-_UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1)\b")
+_UNSIGNED = re.compile(r"(?im)(?:\btrusted|\ballow-insecure)\s*[=:]\s*(?:yes|true|1|with|on|enable)\b")
 
 
 def parse_simulation(text: str) -> set[str]:

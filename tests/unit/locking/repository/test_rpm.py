@@ -177,6 +177,17 @@ def test_repomd_without_primary(rpms: RpmRepository, key: SigningKey) -> None:
     assert "names no primary" in complaint(rpms, InvalidInput)
 
 
+@pytest.mark.parametrize(
+    "href", ["../secret", "repodata/../../secret", "/etc/hostname", "%2e%2e/secret", "file:///etc/x", "a?b"]
+)
+def test_no_file_outside_of_the_repository_is_read(rpms: RpmRepository, key: SigningKey, href: str) -> None:
+    old = next(rpms.repodata.glob("*-primary.xml.gz"))
+    text = (rpms.repodata / "repomd.xml").read_text().replace(f'"repodata/{old.name}"', f'"{href}"')
+    (rpms.repodata / "repomd.xml").write_text(text)
+    (rpms.repodata / "repomd.xml.asc").write_bytes(key.detached(text.encode()))
+    assert "expected a path inside of the repository" in complaint(rpms, Refused)
+
+
 @pytest.mark.parametrize("modules", [b"document: modulemd\ndata: [", b"document: modulemd\nversion: 2\n"])
 def test_modules_that_are_none(rpms: RpmRepository, key: SigningKey, modules: bytes) -> None:
     primary = b"<metadata xmlns='http://linux.duke.edu/metadata/common'/>"
@@ -201,6 +212,9 @@ def test_repository_without_streams(mirror: nvidia.Mirror, fetcher: Fetcher) -> 
         "document: modulemd",
         "\x00",
         "{document: modulemd, data: {artifacts: 1}}",
+        "{document: modulemd, data: {name: [a], stream: b}}",
+        "{document: modulemd, data: {name: a, stream: {b: c}}}",
+        "{document: modulemd, data: {name: a, stream: b, artifacts: {rpms: [[c]]}}}",
     ],
 )
 def test_a_broken_list_of_modules_is_one_line(text: str) -> None:
