@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from gpuprov.errors import InvalidInput
 from gpuprov.ssh.reread import LARGEST, SMALLER, reread_when_written
 from gpuprov.ssh.revoked_keys import RevokedKeys, revoked_keys
+from gpuprov.ssh.strings import strings_of
 from gpuprov.untrusted.stated import read_bounded, stated_path
 
 if TYPE_CHECKING:  # it takes 0.1 s, and commands that leave the connection to ssh read no key
@@ -61,6 +62,7 @@ def parse_key(kind: str, text: str) -> paramiko.PKey:
     blob = _decoded(text)
     if len(blob) > KEY_BYTES:
         raise ValueError(f"a key of {len(blob)} bytes, more than {KEY_BYTES}")
+    strings_of(blob)
     try:
         key = paramiko.PKey.from_type_string(kind, blob)
         same = key.asbytes() == blob and key.get_name() == kind

@@ -16,6 +16,8 @@ from paramiko.common import (
 from paramiko.kex_gex import KexGexSHA256
 from paramiko.packet import Packetizer
 
+from gpuprov.ssh.strings import strings_of
+
 PACKET_BYTES = 256 << 10
 """Maximum size of a packet, as in OpenSSH; RFC 4253, section 6.1, requires 35,000 bytes."""
 BANNER_BYTES = 64 << 10
@@ -62,11 +64,11 @@ class _Packets(Packetizer):
         Raises:
             SSHException: it requests more than `PROMPTS` answers, for which Paramiko allocates memory, or
                 announces more than `EXTENSIONS`, which Paramiko counts to the end also without their text, or
-                sends more than `EXCHANGE_BYTES` in a packet of the key exchange.
+                sends a packet of the key exchange that is refused.
         """
         kind, message = super().read_message()
-        if kind in EXCHANGE and len(message.asbytes()) > EXCHANGE_BYTES:
-            raise paramiko.SSHException(f"its key exchange has a packet of more than {EXCHANGE_BYTES} bytes")
+        if kind in EXCHANGE:
+            _check_exchange(message.asbytes())
         if kind == MSG_EXT_INFO:
             if message.get_int() > EXTENSIONS:
                 raise paramiko.SSHException(f"it announced more than {EXTENSIONS} extensions")
@@ -110,6 +112,27 @@ class _SmallGroups(KexGexSHA256):
             raise paramiko.SSHException("it chose no prime and generator for the key exchange")
         m.rewind()
         super()._parse_kexdh_gex_group(m)  # type: ignore[misc]
+
+
+def _check_exchange(packet: bytes) -> None:
+    """Check a packet of the key exchange: to a client it has only strings, of which the host key and the
+    signature have strings again.
+
+    Raises:
+        SSHException: it has more than `EXCHANGE_BYTES`, or states a length beyond its end.
+    """
+    if len(packet) > EXCHANGE_BYTES:
+        raise paramiko.SSHException(f"its key exchange has a packet of more than {EXCHANGE_BYTES} bytes")
+    try:
+        parts = strings_of(packet)
+        for inner in (parts[0], parts[-1]) if len(parts) == len(_REPLY) else ():
+            strings_of(inner)
+    except ValueError:
+        raise paramiko.SSHException("its key exchange states a length beyond the packet") from None
+
+
+_REPLY = ("host key", "public value", "signature")
+"""Strings of the last packet of a key exchange; a group has two."""
 
 
 def _prompts(message: paramiko.Message) -> int:

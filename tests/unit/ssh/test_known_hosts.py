@@ -173,6 +173,9 @@ def test_a_key_has_a_limit_of_its_size() -> None:
     large.add_mpint(1 << 16_384)
     assert parse_key("ssh-rsa", b64encode(large.asbytes()).decode()).get_bits() == 16_385
     large.add_bytes(bytes(4096))
+    for beyond in (b"\0\0\0\7ssh-rsa\0\4\0\0", b"\0\0\0\7ssh-rsa\0\0\0\1\3\0\4\0\0n"):
+        with pytest.raises(ValueError, match="beyond its end"):
+            parse_key("ssh-rsa", b64encode(beyond).decode())
     with pytest.raises(ValueError, match="more than 4096"):
         parse_key("ssh-rsa", b64encode(large.asbytes()).decode())
 

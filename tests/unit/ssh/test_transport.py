@@ -544,6 +544,9 @@ def test_a_packet_of_the_key_exchange_is_small(monkeypatch: pytest.MonkeyPatch, 
     assert "more than 16384 bytes" in refused(monkeypatch, kind, bytes(16385))
     assert refused(monkeypatch, kind, bytes(16384)) == ""
     assert refused(monkeypatch, 94, bytes(16385)) == ""
+    long = (1 << 18).to_bytes(4, "big")
+    for beyond in (long, long + b"x", bytes(4) + long, bytes(3), b"\0\0\0\4" + long + bytes(8)):
+        assert "a length beyond the packet" in refused(monkeypatch, kind, beyond)
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, kind: int, packet: bytes) -> str:
