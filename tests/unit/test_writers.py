@@ -19,6 +19,7 @@ REDIRECTED = re.compile(r"(?<![-<=>&0-9])>>?(?! ?&|/dev/null| ?\()|\b(sed -i|tee
 TEMPORARY = "in a temporary folder of its own that is removed afterwards"
 LOG = "a log, written as it grows"
 ALLOWED = {
+    "gpuprov/access/node/sshd.sh": "a parameter of the kernel in /proc/sys",
     "gpuprov/access/node/deadman.sh": "its own folder, which only root enters; one rename arms the switch",
     "gpuprov/accept/node/workers.py": "/dev/null",
     "gpuprov/apply/kernel_modules/journal.py": "appends to its own journal",
@@ -52,6 +53,7 @@ ALLOWED = {
     "plugins/module_utils/gpuprov_files.py": "a content to validate; a whole backup that is renamed back",
     "roles/nvidia_driver/files/install.py": "a folder of modules that is renamed when all are there",
     "roles/nvidia_driver/files/mark.py": "an empty mark that a reboot removes",
+    "roles/ssh_hardening/files/restart.py": "a parameter of the kernel in /proc/sys",
     "roles/storage/files/format.py": "a lock on a device",
 }
 MODULES = re.compile(r"ansible\.builtin\.(lineinfile|blockinfile|replace|copy|template|get_url|assemble)\b")
