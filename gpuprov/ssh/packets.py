@@ -115,8 +115,10 @@ class _SmallGroups(KexGexSHA256):
 
 
 def _check_exchange(packet: bytes) -> None:
-    """Check a packet of the key exchange: to a client it has only strings, of which the host key and the
-    signature have strings again.
+    """Check the lengths in a server's packet of the key exchange.
+
+    It consists of strings. The last packet has a host key, a public value and a signature, and the first and
+    the third of these consist of strings, too.
 
     Raises:
         SSHException: it has more than `EXCHANGE_BYTES`, or states a length beyond its end.
@@ -125,14 +127,11 @@ def _check_exchange(packet: bytes) -> None:
         raise paramiko.SSHException(f"its key exchange has a packet of more than {EXCHANGE_BYTES} bytes")
     try:
         parts = strings_of(packet)
-        for inner in (parts[0], parts[-1]) if len(parts) == len(_REPLY) else ():
-            strings_of(inner)
+        if len(parts) == 3:  # a group has two
+            strings_of(parts[0])
+            strings_of(parts[2])
     except ValueError:
         raise paramiko.SSHException("its key exchange states a length beyond the packet") from None
-
-
-_REPLY = ("host key", "public value", "signature")
-"""Strings of the last packet of a key exchange; a group has two."""
 
 
 def _prompts(message: paramiko.Message) -> int:

@@ -15,8 +15,10 @@ IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 ARCHIVES = ("Debian", "Ubuntu")
 """Origins in the Release files of the distribution's archives."""
 NAMED_AT_MOST = 5
-LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | grep -m "$3" -i -x -E -e "$2"'
-"""Shell command that prints the first lines of an index, `$1`, that match one of the patterns `$2`."""
+LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | LC_ALL=C grep -m "$3" -i -x -E -e "$2"'
+"""Shell command that prints the first lines of an index, `$1`, that match one of the patterns `$2`; in
+UTF-8 grep takes ten times as long.
+"""
 FIELD = r"package[[:space:]]*:[[:space:]]*"
 """Pattern of the field with a package's name as apt reads it, in any case and with blanks around it."""
 

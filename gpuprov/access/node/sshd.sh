@@ -58,7 +58,7 @@ sshd_hindrance() { # print the lines of the unit's files that would keep systemd
     echo "$stated" | grep '^[^ ]* ExecStart=' | tail -n 1 | grep -v 'ExecStart=.*sshd' || :
 }
 
-keep_ports() { # let no user listen on sshd's ports until the shell ends; on those of outgoing connections users always can
+keep_ports() { # until the shell ends no user can listen on sshd's ports, except those for outgoing connections
     start=/proc/sys/net/ipv4/ip_unprivileged_port_start
     first=$(cat $start) highest=$(sshd -T | sed -n 's/^port //p' | sort -n | tail -n 1)
     if [ "${highest:-0}" -lt "${first:-0}" ]; then return; fi
