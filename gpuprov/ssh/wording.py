@@ -35,6 +35,8 @@ _OPENSSH = (
 """ssh's last line (ssh.c, sshconnect.c and sshconnect2.c of OpenSSH) → gpuprov's message."""
 
 
+LONGEST = 1000
+"""Maximum length of a line of ssh in a message; a node can write it, and a pattern takes the square of it."""
 _REFUSED_KEY = "Host key verification failed."
 _HOST_KEYS = (
     (
@@ -48,7 +50,7 @@ _HOST_KEYS = (
 
 def of_openssh(text: str) -> str:
     """Return the message for ssh's output, worded as in `failures.unreachable`; by default its last line."""
-    line = (text.strip().splitlines() or [""])[-1].strip()
+    line = (text.strip().splitlines() or [""])[-1].strip()[:LONGEST]
     if line == _REFUSED_KEY:
         for pattern, sentence in _HOST_KEYS:
             if found := re.search(pattern, text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 
 import paramiko
 import pytest
@@ -105,3 +106,11 @@ def test_a_host_key_that_is_not_taken(before: str, said: str) -> None:
 def test_other_words_stay() -> None:
     """Check that an unknown message of OpenSSH is not changed."""
     assert of_openssh("kex_exchange_identification: read: Connection reset by peer").startswith("kex_")
+
+
+def test_a_long_line_of_a_node_takes_no_time() -> None:
+    """Check a line of 1 MiB for which a pattern would take hours."""
+    line = "a@" * (1 << 19)
+    begun = time.process_time()
+    assert of_openssh(line) == line[:1000]
+    assert time.process_time() - begun < 1
