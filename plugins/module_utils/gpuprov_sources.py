@@ -8,19 +8,17 @@ import re
 from gpuprov_node import answer, output
 
 TARGETS = "$(REPO_URI)\t$(RELEASE)\t$(ORIGIN)\t$(SOURCESENTRY)\t$(FILENAME)"
-UNSIGNED = re.compile(r"(?im)\b(?:trusted|allow-insecure)\s*[=:]\s*(?:yes|true|1|with|on|enable)\b")
+UNSIGNED = re.compile(r"(?i)\b(trusted|allow-insecure)\s*[=:]\s*(yes|true|1|with|on|enable)\b")
 """Options with which apt accepts a source without a signature."""
 IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
 """User and password in a URL, with the `@`."""
 ARCHIVES = ("Debian", "Ubuntu")
 """Origins in the Release files of the distribution's archives."""
 NAMED_AT_MOST = 5
-LISTED = '/usr/lib/apt/apt-helper cat-file "$1" | LC_ALL=C grep -m "$3" -i -x -E -e "$2"'
-"""Shell command that prints the first lines of an index, `$1`, that match one of the patterns `$2`; in
-UTF-8 grep takes ten times as long.
+LISTED = f'/usr/lib/apt/apt-helper cat-file "$0" | LC_ALL=C grep -m {NAMED_AT_MOST} -ixEe "$1"'
+"""Shell command that prints the first lines of an index, `$0`, that match a pattern, `$1`; in UTF-8 grep
+takes ten times as long. apt reads a field's name in any case, and blanks around it and its value.
 """
-FIELD = r"package[[:space:]]*:[[:space:]]*"
-"""Pattern of the field with a package's name as apt reads it, in any case and with blanks around it."""
 
 
 def offers(own: "list[str]", packages: "list[str]", rewritten: str = "") -> "list[list]":
@@ -92,7 +90,6 @@ def offered(path: str, packages: "list[str]") -> "list[str]":
     """
     if not packages or not glob.glob(path + "*"):
         return []
-    literal = [re.sub("[+.]", r"[\g<0>]", name) for name in packages]
-    patterns = "\n".join(FIELD + name + "[[:space:]]*" for name in ["", *literal])
-    lines = output("sh", "-c", LISTED, "sh", path, patterns, str(NAMED_AT_MOST), seconds=10).splitlines()
+    names = "|".join(map(re.escape, packages))
+    lines = output("sh", "-c", LISTED, path, rf"package\s*:\s*(|{names})\s*", seconds=10).splitlines()
     return sorted({line.partition(":")[2].strip() or "?" for line in lines})

@@ -56,7 +56,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """Return the request that follows.
+        """Return the request that follows; the redirect's body is not read.
 
         Raises:
             Refused: the redirect leads to another scheme.
@@ -69,18 +69,16 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
                 expected=" or ".join(f"{scheme}:" for scheme in allowed),
                 do="check the URL and the proxy, or name another mirror under repositories: in the fleet",
             )
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None:  # urllib copies the proxy's login, also for a host without a proxy
-            following.remove_header("Proxy-authorization")
-        return following
+        req.headers.pop("Proxy-authorization", None)  # urllib copies it, also for a host without a proxy
+        fp.read = bytes  # urllib would read the whole body, which has no limit
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
     def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
-        """Follow a redirect, without its body.
+        """Follow a redirect.
 
         Raises:
             URLError: it leads to an invalid URL.
         """
-        fp.read = lambda *_size: b""  # urllib would read all of the body, which has no limit
         try:
             return super().http_error_302(req, fp, code, msg, headers)
         except ValueError:

@@ -300,7 +300,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: "Any", fp: "Any", code: int, msg: str, headers: "Any", newurl: str
     ) -> "Any":
-        """Return the request that follows.
+        """Return the request that follows; the redirect's body is not read.
 
         Raises:
             Ended: its scheme is not allowed.
@@ -309,17 +309,9 @@ class Redirects(urllib.request.HTTPRedirectHandler):
         if scheme not in (("https",) if req.type == "https" else SCHEMES):
             seen = f"{origin_and_file(req.full_url)} redirects from {req.type} to {scheme[:20]}"
             raise Ended("failed", seen, "upload the file to the stated URL; " + AGAIN)
-        following = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if following is not None:  # urllib copies the proxy's login, also for a host without a proxy
-            following.remove_header("Proxy-authorization")
-        return following
-
-    def http_error_302(self, req: "Any", fp: "Any", code: int, msg: str, headers: "Any") -> "Any":
-        """Follow a redirect, without its body: urllib would read all of it, which has no limit."""
-        fp.read = lambda *_size: b""
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+        req.headers.pop("Proxy-authorization", None)  # urllib copies it, also for a host without a proxy
+        fp.read = bytes  # urllib would read the whole body, which has no limit
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def opened(request: "urllib.request.Request") -> "Any":
